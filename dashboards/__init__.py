@@ -1,0 +1,1 @@
+"""Report pages, one module per analyzer; each has a ``PAGE`` constant."""

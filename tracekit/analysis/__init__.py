@@ -1,0 +1,1 @@
+"""One question per module; each has an ``ANALYZER`` constant."""

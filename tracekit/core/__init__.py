@@ -1,0 +1,1 @@
+"""Data and arithmetic: numpy only, pure, no files."""

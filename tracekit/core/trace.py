@@ -1,0 +1,119 @@
+"""What one rank did: typed, read-only columns on one clock, in int64 nanoseconds.
+
+``io`` is the only producer. Id columns use -1 for "not known".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.core.topology import Group
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int16 = npt.NDArray[np.int16]
+UInt8 = npt.NDArray[np.uint8]
+
+
+def column(dtype: npt.DTypeLike) -> Any:
+    """A dataclass field that holds one column of this dtype."""
+    return field(metadata={"dtype": np.dtype(dtype)})
+
+
+class Columns:
+    """Mixin of the column tables: checks dtype and length once, then freezes the arrays."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        lengths = set()
+        for item in fields(self):  # type: ignore[arg-type]
+            values = np.asarray(getattr(self, item.name))
+            assert values.dtype == item.metadata["dtype"], (
+                f"{type(self).__name__}.{item.name} is {values.dtype}, "
+                f"not {item.metadata['dtype']}"
+            )
+            values.flags.writeable = False
+            lengths.add(len(values))
+        assert len(lengths) == 1, f"columns of {type(self).__name__} differ in length: {lengths}"
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+
+class KernelKind(IntEnum):
+    """What a piece of device work is for."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    MEMORY = 2
+
+
+class StepFlag(IntEnum):
+    """Whether a step may be used in statistics."""
+
+    OK = 0
+    FIRST = 1  # the first captured step of a cycle: it pays for starting the profiler
+    CUT = 2  # the capture window begins or ends inside it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernels(Columns):
+    """Device work. On a CPU-only trace: leaf operators and the backend's transfers."""
+
+    start_ns: Int64 = column(np.int64)
+    end_ns: Int64 = column(np.int64)
+    device: Int16 = column(np.int16)
+    stream: Int32 = column(np.int32)
+    kind: UInt8 = column(np.uint8)
+    name_id: Int32 = column(np.int32)
+    correlation: Int64 = column(np.int64)
+    step: Int32 = column(np.int32)  # index into Steps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls(Columns):
+    """The communication kernels whose operation is known, one row each."""
+
+    kernel: Int32 = column(np.int32)  # row in Kernels
+    op_id: Int32 = column(np.int32)  # collective name, in RankTrace.names
+    group: Int32 = column(np.int32)  # index into RankTrace.groups
+    seq: Int64 = column(np.int64)
+    in_bytes: Int64 = column(np.int64)
+    out_bytes: Int64 = column(np.int64)
+    dtype_id: Int32 = column(np.int32)  # in RankTrace.names
+    peer: Int32 = column(np.int32)  # global rank of the other end of a p2p
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps(Columns):
+    """Step windows, in order of time, never overlapping on one rank."""
+
+    number: Int64 = column(np.int64)
+    start_ns: Int64 = column(np.int64)
+    end_ns: Int64 = column(np.int64)
+    flag: UInt8 = column(np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankTrace:
+    """Everything the analyses need of one rank."""
+
+    rank: int
+    host: str | None
+    device_type: str  # "gpu", or "cpu" when only operators and CPU transfers were recorded
+    steps: Steps
+    kernels: Kernels
+    calls: Calls
+    names: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+    def statistic_steps(self) -> npt.NDArray[np.bool_]:
+        """(steps,) mask of the steps to use in statistics: unflagged ones, or all if none is."""
+        clean: npt.NDArray[np.bool_] = self.steps.flag == StepFlag.OK
+        return clean if clean.any() else np.ones(len(clean), dtype=np.bool_)

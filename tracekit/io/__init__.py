@@ -1,0 +1,1 @@
+"""The edge between bytes and :mod:`tracekit.core`."""

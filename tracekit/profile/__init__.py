@@ -1,0 +1,1 @@
+"""The runner: starts ranks, records them and the conditions; knows no model."""
