@@ -55,6 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     steps: StepsEntry | None = None
     files: list[FileEntry] = []
     truth: list[dict[str, Any]] = []  # the planted faults, one object each
+    losses: list[float] = []  # of each recorded step, where the workload is tracekit's own
 
 
 def write(folder: Path, manifest: Manifest) -> None:

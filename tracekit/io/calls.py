@@ -1,0 +1,199 @@
+"""Which collective each communication kernel carries out, in which group, over how many bytes.
+
+By the kernel's own arguments, else by the ``record_param_comms`` operator that
+its external id names, else by the one that encloses its launch, else by the
+kernel's name alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.core.topology import Group
+from tracekit.core.trace import Calls, KernelKind
+from tracekit.io import names
+from tracekit.io.cpu import Work
+from tracekit.io.events import MISSING, Events, StringTable
+from tracekit.io.groups import GroupTable, rank_list
+
+_OPERATOR = "record_param_comms"
+
+
+class Found(NamedTuple):
+    """The calls, and the groups their ``group`` column indexes."""
+
+    columns: Calls
+    groups: tuple[Group, ...]
+
+
+def calls(events: Events, work: Work, table: StringTable, groups: tuple[Group, ...]) -> Found:
+    """The communication calls of one file.
+
+    Args:
+        events: the file.
+        work: its device work; ``Calls.kernel`` indexes its rows.
+        table: strings of the file; grows by op and dtype names.
+        groups: known from the header.
+    """
+    known = GroupTable(groups)
+    linked = _linked_arguments(events, work)
+    rows: list[tuple[int, ...]] = []
+    for index in _candidates(work, linked):
+        args = linked.get(index, {})
+        name = events.strings[events.columns.name[work.row[index]]]
+        rows.append((index, *_call(args, name, table, known)))
+    columns = np.array(rows, dtype=np.int64).reshape(len(rows), 8).T
+    return Found(
+        Calls(
+            kernel=columns[0].astype(np.int32),
+            op_id=columns[1].astype(np.int32),
+            group=columns[2].astype(np.int32),
+            seq=columns[3].copy(),
+            in_bytes=columns[4].copy(),
+            out_bytes=columns[5].copy(),
+            dtype_id=columns[6].astype(np.int32),
+            peer=columns[7].astype(np.int32),
+        ),
+        tuple(known.groups),
+    )
+
+
+def _candidates(work: Work, linked: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Work that is communication by kind or has communication arguments, in order."""
+    by_kind = np.flatnonzero(work.kind == KernelKind.COMMUNICATION).tolist()
+    return sorted({*by_kind, *linked})
+
+
+def _linked_arguments(events: Events, work: Work) -> dict[int, Mapping[str, Any]]:
+    """Arguments per piece of work (by index into ``work``) that has any, memory excepted."""
+    if not events.args:
+        return {}
+    operators = [
+        row
+        for row in events.args
+        if events.strings[events.columns.name[row]] == _OPERATOR
+    ]
+    by_id = {int(events.columns.external_id[row]): events.args[row] for row in operators}
+    by_id.pop(MISSING, None)
+    found: dict[int, Mapping[str, Any]] = {}
+    external = events.columns.external_id[work.row]
+    for index in np.flatnonzero(work.kind != KernelKind.MEMORY).tolist():
+        args = events.args.get(int(work.row[index])) or by_id.get(int(external[index]))
+        if args:
+            found[index] = args
+    missing = [
+        int(index)
+        for index in np.flatnonzero(work.kind == KernelKind.COMMUNICATION)
+        if int(index) not in found
+    ]
+    if missing and operators:
+        found.update(_by_enclosing_operator(events, work, missing, operators))
+    return found
+
+
+def _by_enclosing_operator(
+    events: Events, work: Work, missing: list[int], operators: list[int]
+) -> dict[int, Mapping[str, Any]]:
+    """Through correlation and launch to the operator that was open on that thread."""
+    launches = events.rows(names.LAUNCH_CATEGORIES)
+    launch_of = dict(
+        zip(events.columns.correlation[launches].tolist(), launches.tolist(), strict=True)
+    )
+    spans: dict[int, list[tuple[int, int, int]]] = {}
+    for row in operators:
+        start = int(events.columns.start_ns[row])
+        end = start + int(events.columns.duration_ns[row])
+        spans.setdefault(int(events.columns.tid[row]), []).append((start, end, row))
+    starts: dict[int, npt.NDArray[np.int64]] = {}
+    for thread, items in spans.items():
+        items.sort()
+        starts[thread] = np.array([item[0] for item in items], dtype=np.int64)
+    found: dict[int, Mapping[str, Any]] = {}
+    for index in missing:
+        launch = launch_of.get(int(events.columns.correlation[work.row[index]]))
+        thread = None if launch is None else int(events.columns.tid[launch])
+        if launch is None or thread not in spans:
+            continue
+        at = int(events.columns.start_ns[launch])
+        place = int(np.searchsorted(starts[thread], at, side="right")) - 1
+        if place >= 0 and at <= spans[thread][place][1]:
+            found[index] = events.args[spans[thread][place][2]]
+    return found
+
+
+def _call(
+    args: Mapping[str, Any], name: str, table: StringTable, known: GroupTable
+) -> tuple[int, int, int, int, int, int, int]:
+    """op_id, group, seq, in_bytes, out_bytes, dtype_id, peer of one call."""
+    recorded = args.get("collective")
+    op = names.collective(recorded or name)
+    if "input_dims" in args:
+        dtype, size = _cpu_bytes(args)
+        in_bytes = out_bytes = size
+    else:
+        dtype = str(args.get("dtype") or "")
+        width = names.element_bytes(dtype)
+        in_bytes = _bytes(args.get("in_elements"), width)
+        out_bytes = _bytes(args.get("out_elements"), width)
+    peer = args.get("destination_rank") if op == "send" else args.get("source_rank")
+    return (
+        table[op],
+        _group(args, known),
+        _integer(args.get("seq")),
+        in_bytes,
+        out_bytes,
+        table[dtype] if dtype else MISSING,
+        _integer(peer),
+    )
+
+
+def _group(args: Mapping[str, Any], known: GroupTable) -> int:
+    name = args.get("group_name", args.get("group_id"))
+    if name is None and "group_ranks" not in args:
+        return MISSING
+    return known.index(
+        "" if name is None else str(name),
+        str(args.get("group_description") or ""),
+        rank_list(args.get("group_ranks")),
+    )
+
+
+def _bytes(elements: object, width: int | None) -> int:
+    count = _integer(elements)
+    return MISSING if count < 0 or width is None else count * width
+
+
+def _cpu_bytes(args: Mapping[str, Any]) -> tuple[str, int]:
+    """dtype and bytes of the tensors a CPU backend lists as its inputs."""
+    dims = args["input_dims"]
+    types = args.get("input_type") or []
+    dtype, total = "", 0
+    for shape, kind in zip(_flat(dims), types * len(_flat(dims)), strict=False):
+        width = names.element_bytes(str(kind))
+        if width is None:
+            return dtype, MISSING
+        dtype = str(kind)
+        total += int(np.prod(shape, dtype=np.int64)) * width
+    return dtype, total if dtype else MISSING
+
+
+def _flat(dims: object) -> list[list[int]]:
+    """Shapes in a possibly nested ``Input Dims``."""
+    if not isinstance(dims, list):
+        return []
+    if dims and all(isinstance(item, int) for item in dims):
+        return [dims]
+    return [shape for item in dims for shape in _flat(item)]
+
+
+def _integer(value: object) -> int:
+    """A non-negative id or count as int64, else -1."""
+    try:
+        number = int(value) if isinstance(value, (int, float, str)) else MISSING
+    except (ValueError, OverflowError):
+        return MISSING
+    return number if 0 <= number < 1 << 62 else MISSING
