@@ -1,0 +1,122 @@
+"""Where a step goes, in the parts and colours that all pages share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tracekit.analysis.breakdown import BreakdownResult
+from tracekit.report.blocks import Bars, Role, Series
+from tracekit.report.section import Section
+
+MANY_RANKS = 64  # from here on, quantiles and the worst few instead of every rank
+WORST_RANKS = 8
+QUANTILES = ((0.95, "p95"), (0.75, "p75"), (0.5, "median"), (0.25, "p25"), (0.05, "p5"))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a step; the parts of a row sum to its step."""
+
+    label: str
+    role: Role
+    values: Callable[[pd.DataFrame], "pd.Series[float]"]
+
+
+def parts(section: Section) -> tuple[Part, ...]:
+    """The five parts of a step, in the order in which they are stacked."""
+    rest = "unattributed" if section.on_cpu else "idle"
+    return (
+        Part("compute alone", Role.COMPUTE, lambda f: f["compute_ns"] - f["hidden_comm_ns"]),
+        Part("compute hiding communication", Role.HIDING, lambda f: f["hidden_comm_ns"]),
+        Part("exposed communication", Role.TRANSFER, lambda f: f["exposed_comm_ns"]),
+        Part("exposed memory copies", Role.MEMORY, lambda f: f["exposed_memory_ns"]),
+        Part(rest, Role.IDLE, lambda f: f["idle_ns"]),
+    )
+
+
+def counted(result: BreakdownResult) -> pd.DataFrame:
+    """The rows that count in statistics."""
+    return result.per_step[result.per_step["counted"]]
+
+
+def lost(frame: pd.DataFrame, section: Section) -> "pd.Series[float]":
+    """Time that is certainly lost: off compute; on a CPU only what is named, not the rest."""
+    named = frame["exposed_comm_ns"] + frame["exposed_memory_ns"]
+    return named if section.on_cpu else named + frame["idle_ns"]
+
+
+def per_rank(result: BreakdownResult, section: Section) -> pd.DataFrame:
+    """Mean of each column over the counted steps, one row per rank, in rank order."""
+    frame = counted(result).drop(columns=["step", "counted"])
+    means = frame.groupby("rank").mean()
+    return means.loc[[rank for rank in section.rank_order if rank in means.index]]
+
+
+def whole(result: BreakdownResult, section: Section) -> Bars:
+    """One bar: where a step goes, as the mean over ranks and counted steps."""
+    mean = counted(result).mean(numeric_only=True).to_frame().T
+    series = tuple(
+        Series(part.label, part.role, (float(part.values(mean).iloc[0]),))
+        for part in parts(section)
+    )
+    # A part that does not occur is no news in a list of where time goes.
+    present = tuple(item for item in series if item.values[0])
+    return Bars(
+        "Where a step goes (mean over ranks)", ("a step",), present, "ns", "time per step"
+    )
+
+
+def by_rank(
+    result: BreakdownResult, section: Section, *, horizontal: bool, marked: Sequence[int] = ()
+) -> Bars:
+    """The same, rank by rank; for many ranks the worst few and quantiles over all."""
+    means = per_rank(result, section)
+    names = [section.rank_name(int(rank)) for rank in means.index]
+    ticks = [str(rank) for rank in means.index]
+    caption = "Mean over the counted steps."
+    if len(means) > MANY_RANKS:
+        means, names, caption = _condensed(means, section)
+        ticks = names
+        horizontal = True
+    elif len(section.hosts) and len(set(section.hosts.values())) > 1:
+        caption += " Ranks are ordered by host."
+    positions = [i for i, rank in enumerate(means.index) if rank in marked]
+    if positions:
+        caption += f" Outlined: {section.who(marked)}."
+    return Bars(
+        "The same, rank by rank",
+        tuple(names),
+        tuple(
+            Series(part.label, part.role, tuple(part.values(means).astype(float)))
+            for part in parts(section)
+        ),
+        "ns",
+        "time per step",
+        "" if horizontal else "rank",
+        caption,
+        horizontal,
+        frozenset(positions),
+        () if horizontal else tuple(ticks),
+    )
+
+
+def _condensed(
+    means: pd.DataFrame, section: Section
+) -> tuple[pd.DataFrame, list[str], str]:
+    """The ranks that lose most by name, then ranks at quantiles of lost time."""
+    order = lost(means, section).sort_values(ascending=False, kind="stable").index
+    last = len(order) - 1
+    worst = list(order[:WORST_RANKS])
+    at = [order[round((1 - q) * last)] for q, _ in QUANTILES]
+    names = [section.rank_name(int(rank)) for rank in worst]
+    names += [f"{label} of {len(order)} ranks" for _, label in QUANTILES]
+    rows = pd.concat([means.loc[worst], means.loc[at]])
+    rows.index = pd.Index([*worst, *([-1] * len(at))])
+    caption = (
+        f"{len(order)} ranks: the {WORST_RANKS} that lose most, by name; below them the ranks at "
+        "the quantiles of lost time. Mean over the counted steps; every rank is in the table."
+    )
+    return rows, names, caption

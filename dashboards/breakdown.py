@@ -1,0 +1,94 @@
+"""Page of the breakdown: where the time of a step goes, by rank and by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracekit.analysis.breakdown import ANALYZER, BreakdownResult
+from tracekit.dashboards._parts import by_rank, counted, lost, per_rank, whole
+from tracekit.report import format
+from tracekit.report.blocks import Answer, Block, Folded, Table, TableColumn, table
+from tracekit.report.page import Page
+from tracekit.report.section import Section, plural
+
+SCHEMA = ANALYZER.tables["per_step"]
+
+
+def build(result: BreakdownResult, section: Section) -> Sequence[Block]:
+    """Answer, the step and its ranks as pictures, ranks as a table, every step folded."""
+    return (
+        _answer(result, section),
+        whole(result, section),
+        by_rank(result, section, horizontal=True),
+        _ranks(result, section),
+        Folded("Every rank and step", (_steps(section, result),)),
+    )
+
+
+def _answer(result: BreakdownResult, section: Section) -> Answer:
+    compute = format.quantity(result.compute_ratio, "ratio")
+    rest = "unattributed" if section.on_cpu else "idle"
+    named = (
+        (result.exposed_comm_ratio, "communication that nothing hides"),
+        (result.exposed_memory_ratio, "memory copies that nothing hides"),
+        (result.idle_ratio, rest),
+    )
+    others = [f"{format.quantity(value, 'ratio')} {what}" for value, what in named if value]
+    sentence = f"{compute} of a step is compute"
+    if others:
+        joined = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+        sentence += f"; {joined}"
+    rows = len(counted(result))
+    detail = f"Mean over {plural(len(section.run.traces), 'rank')}, {plural(rows, 'rank step')}"
+    if section.on_cpu:
+        detail += (
+            ". Unattributed is what the main thread does between operators and transfers:"
+            " Python, the framework, waiting"
+        )
+    return Answer(sentence + ".", detail + ".")
+
+
+def _ranks(result: BreakdownResult, section: Section) -> Table:
+    means = per_rank(result, section)
+    rest = "unattributed" if section.on_cpu else "idle"
+    labels = {
+        "step_ns": "step",
+        "compute_ns": "compute",
+        "hidden_comm_ns": "of it hiding communication",
+        "exposed_comm_ns": "exposed communication",
+        "exposed_memory_ns": "exposed copies",
+        "idle_ns": rest,
+    }
+    lost_ns = lost(means, section)
+    share = lost_ns / means["step_ns"]
+    columns = (
+        TableColumn("rank", "", numeric=False),
+        *(TableColumn(label, "ns", SCHEMA[name].description) for name, label in labels.items()),
+        TableColumn("lost", "ratio", "Share of the step that is certainly lost."),
+    )
+    rows = tuple(
+        (section.rank_name(int(rank)), *map(float, means.loc[rank, list(labels)]), float(share[rank]))
+        for rank in means.index
+    )
+    return Table(
+        "Ranks, mean per counted step", columns, rows, worst=len(columns) - 1
+    )
+
+
+def _steps(section: Section, result: BreakdownResult) -> Table:
+    rest = "unattributed" if section.on_cpu else "idle"
+    labels = {
+        "rank": "rank",
+        "step": "step",
+        "counted": "counted",
+        "step_ns": "length",
+        "compute_ns": "compute",
+        "hidden_comm_ns": "of it hiding communication",
+        "exposed_comm_ns": "exposed communication",
+        "exposed_memory_ns": "exposed copies",
+        "idle_ns": rest,
+    }
+    return table("Every rank and step", result.per_step, SCHEMA, labels, worst="step_ns")
+
+
+PAGE = Page("Breakdown", ANALYZER, build, order=10)

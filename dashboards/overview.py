@@ -1,0 +1,170 @@
+"""First page: how long a step is and how steady, what is lost, to what, who, what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from tracekit.analysis.breakdown import BreakdownResult
+from tracekit.dashboards._parts import by_rank, counted, lost, parts, per_rank, whole
+from tracekit.report import format
+from tracekit.report.blocks import (
+    Answer,
+    Bars,
+    Beside,
+    Block,
+    FindingsTable,
+    FoundItem,
+    Role,
+    Series,
+)
+from tracekit.report.page import RunPage, pages
+from tracekit.report.section import Section, plural
+
+TOP_FINDINGS = 5
+STANDS_OUT = 1.10  # a rank is named when it is this much above the median rank
+
+
+def build(section: Section) -> Sequence[Block]:
+    """Verdict, where a step goes beside the steps themselves, what to fix first."""
+    result = section.result(BreakdownResult)
+    if result is None or result.per_step.empty:
+        return (_no_answer(section), _findings(section))
+    culprit = _slowest(result, section)
+    marked = () if culprit is None else (culprit,)
+    picture: list[Block] = [whole(result, section)]
+    if len(section.run.traces) > 1:
+        picture.append(by_rank(result, section, horizontal=False, marked=marked))
+    return (
+        _verdict(result, section, culprit),
+        Beside(tuple(picture), (_steps(result, section),)),
+        _findings(section),
+    )
+
+
+def _no_answer(section: Section) -> Answer:
+    outcome = section.outcome("breakdown")
+    reason = outcome.reason if outcome is not None else None
+    return Answer(
+        "How long a step takes cannot be said for this run.",
+        reason or "The breakdown was not among the analyses.",
+    )
+
+
+def _verdict(result: BreakdownResult, section: Section, culprit: int | None) -> Answer:
+    frame = counted(result)
+    lost_ns = float(lost(frame, section).mean())
+    step_ns = float(frame["step_ns"].mean())
+    sentence = f"A step takes {format.quantity(result.step_p50_ns, 'ns')}"
+    if lost_ns:
+        share = format.quantity(lost_ns / step_ns, "ratio")
+        sentence += f"; {format.quantity(lost_ns, 'ns')} of it ({share}) are lost, {_cause(frame, section)}"
+    else:
+        sentence += "; none of it is known to be lost"
+    return Answer(f"{sentence}. {_who(result, section, culprit)}".strip(), _steady(result, section))
+
+
+def _cause(frame: pd.DataFrame, section: Section) -> str:
+    """What most of the lost time is."""
+    total = float(lost(frame, section).mean())
+    causes = {Role.TRANSFER, Role.MEMORY} | (set() if section.on_cpu else {Role.IDLE})
+    means = [(float(p.values(frame).mean()), p.label) for p in parts(section) if p.role in causes]
+    value, label = max(means)
+    if value > 0.995 * total:
+        return f"all to {label}"
+    return f"most to {label} ({format.quantity(value, 'ns')})"
+
+
+def _slowest(result: BreakdownResult, section: Section) -> int | None:
+    """The rank that computes clearly longer than the median rank."""
+    compute = per_rank(result, section)["compute_ns"]
+    median = float(compute.median())
+    if len(compute) < 2 or median <= 0 or compute.max() < STANDS_OUT * median:
+        return None
+    return int(compute.idxmax())
+
+
+def _who(result: BreakdownResult, section: Section, culprit: int | None) -> str:
+    """Who: the rank that computes longest, or loses most, or nobody in particular."""
+    means = per_rank(result, section)
+    if len(means) < 2:
+        return ""
+    if culprit is not None:
+        compute = means["compute_ns"]
+        over = format.quantity(float(compute[culprit] / compute.median() - 1), "ratio")
+        return f"{_begin(section.rank_name(culprit))} computes longest, {over} above the median rank."
+    lost_ns = lost(means, section)
+    top, median = float(lost_ns.max()), float(lost_ns.median())
+    if top > STANDS_OUT * median and top > 0.01 * float(means["step_ns"].mean()):
+        name = _begin(section.rank_name(int(lost_ns.idxmax())))
+        return f"{name} loses most, {format.quantity(top, 'ns')}."
+    return "No rank stands out."
+
+
+def _begin(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _step_times(result: BreakdownResult) -> pd.DataFrame:
+    """Per step: median length over ranks, and whether any rank counts it."""
+    groups = result.per_step.groupby("step")
+    return pd.DataFrame({"ns": groups["step_ns"].median(), "counted": groups["counted"].any()})
+
+
+def _steady(result: BreakdownResult, section: Section) -> str:
+    """How steady the steps are, and on how many that rests."""
+    steps = _step_times(result)
+    used = steps.loc[steps["counted"], "ns"]
+    facts = [f"Median of {plural(len(used), 'step')}"]
+    if len(used) > 1:
+        low, high = float(used.min()), float(used.max())
+        units = format.scale("ns", (high,))
+        half = format.quantity((high - low) / 2 / float(used.median()), "ratio")
+        facts[0] += f", from {units.cell(low)} to {units.quantity(high)} (±{half})"
+    left_out = len(steps) - len(used)
+    if left_out:
+        facts.append(f"{plural(left_out, 'step')} left out: {_reasons(section)}")
+    if section.on_cpu:
+        facts.append("on CPU, time outside operators and transfers is unattributed, not lost")
+    missing = section.run.missing_ranks
+    if missing:
+        facts.append(f"{plural(len(missing), 'rank')} missing")
+    return " · ".join(facts)
+
+
+def _reasons(section: Section) -> str:
+    reasons = sorted(set(section.flagged_steps.values()))
+    return " or ".join(reasons) or "not typical"
+
+
+def _steps(result: BreakdownResult, section: Section) -> Bars:
+    steps = _step_times(result)
+    used = tuple(float(v) if c else None for v, c in zip(steps["ns"], steps["counted"], strict=True))
+    rest = tuple(None if c else float(v) for v, c in zip(steps["ns"], steps["counted"], strict=True))
+    series = [Series("step", Role.TIME, used)]
+    if any(value is not None for value in rest):
+        series.append(Series("left out of statistics", Role.FAINT, rest))
+    labels = tuple(f"step {step}" for step in steps.index)
+    return Bars(
+        "Step time",
+        labels,
+        tuple(series),
+        "ns",
+        "median over ranks",
+        "step number",
+        ticks=tuple(str(step) for step in steps.index),
+    )
+
+
+def _findings(section: Section) -> FindingsTable:
+    titles = {page.slug: page.title for page in pages()}
+    found = section.findings
+    items = tuple(
+        FoundItem(item, section.who(item.ranks), titles.get(item.analysis, item.analysis))
+        for item in found[:TOP_FINDINGS]
+    )
+    return FindingsTable("What to fix first", items, max(0, len(found) - TOP_FINDINGS))
+
+
+PAGE = RunPage("Overview", "overview", build, order=0)

@@ -1,0 +1,261 @@
+"""The report as one HTML file that needs nothing else: no network, no server, no fonts.
+
+A Content-Security-Policy in the file allows exactly the scripts and the style
+it was written with, by hash, and no connection to anywhere. Plotly is packed,
+which keeps the file at two of its five megabytes; the page's script unpacks it
+and the policy still checks its hash.
+
+Source of plotly.js: the file inside the ``plotly`` Python package.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import jinja2
+import markupsafe
+import plotly.offline
+
+from tracekit.report import figures, format
+from tracekit.report.blocks import (
+    Bars,
+    Beside,
+    Block,
+    Cell,
+    Folded,
+    Heatmap,
+    Table,
+    TableColumn,
+)
+from tracekit.report.page import DASHBOARDS, AnyPage, pages
+from tracekit.report.section import Section
+
+MAX_ROWS = 200
+# The style element that Plotly creates is empty; it fills it through the object model.
+EMPTY_STYLE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One page of one run, ready for the template."""
+
+    id: str
+    slug: str
+    title: str
+    available: bool
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _RunView:
+    """One run, ready for the template."""
+
+    id: str
+    name: str
+    headline: tuple[str, ...]
+    views: tuple[_View, ...]
+    diagnostics: int
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Page name -> id of its element."""
+        return {view.slug: view.id for view in self.views}
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownTable:
+    """A table with every cell formatted."""
+
+    title: str
+    heads: tuple[tuple[TableColumn, str], ...]  # column, unit
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def render(sections: Sequence[Section]) -> str:
+    """One self-contained HTML document over one or several runs.
+
+    The same sections give the same bytes. Write it as UTF-8.
+    """
+    runs = tuple(_run(section, i, len(sections) > 1) for i, section in enumerate(sections))
+    charts = _Charts()
+    style, script = _theme("style.css"), _theme("app.js")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "plain": format.plain,
+        "short": format.shorten,
+        "duration": lambda value: format.quantity(value, "ns"),
+        "percent": lambda value: format.quantity(value, "ratio"),
+    }
+    environment.tests["block"] = lambda value, name: type(value).__name__ == name
+    template = environment.from_string(_theme("page.html"))
+    document = template.render(
+        title=" · ".join(run.name for run in runs),
+        runs=runs,
+        policy=_policy(style, script),
+        style=_raw(style),
+        script=_raw(script),
+        plotly=_packed_plotly(),
+        placeholders=_placeholders(),
+        chart=charts.add,
+        legend=_legend,
+        ramp_top=_ramp_top,
+        table=_table,
+        fact=_fact,
+    )
+    return document.lstrip() + "\n"
+
+
+class _Charts:
+    """Numbers the charts of one document in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, block: Bars | Heatmap) -> dict[str, Any]:
+        """Id, height and JSON of the next chart."""
+        self._count += 1
+        figure = figures.figure(block)
+        return {
+            "id": f"chart-{self._count}",
+            "height": figure["height"],
+            "json": _raw(script_json(figure)),
+            "label": format.plain(block.title),
+        }
+
+
+def script_json(value: Any) -> str:
+    """JSON that cannot end its script element, whatever the names in it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _run(section: Section, index: int, several: bool) -> _RunView:
+    prefix = f"run{index + 1}-" if several else ""
+    views = tuple(_views(section, prefix))
+    return _RunView(
+        id=f"run{index + 1}",
+        name=section.run.name,
+        headline=section.headline,
+        views=views,
+        diagnostics=len(section.run.diagnostics),
+    )
+
+
+def _views(section: Section, prefix: str) -> Iterator[_View]:
+    for page in pages():
+        blocks = page.blocks(section)
+        if blocks is not None:
+            yield _view(page, section, tuple(blocks), prefix)
+
+
+def _view(page: AnyPage, section: Section, blocks: tuple[Block, ...], prefix: str) -> _View:
+    return _View(
+        prefix + page.slug, page.slug, page.title, page.available(section), blocks
+    )
+
+
+def _legend(block: Bars) -> tuple[tuple[str, str, str], ...]:
+    """Role, label and, for a single bar, value of each series."""
+    if len(block.labels) > 1:
+        return tuple((s.role.value, s.label, "") for s in block.series)
+    units = format.scale(block.unit, (s.values[0] for s in block.series))
+    total = sum(s.values[0] or 0.0 for s in block.series)
+    return tuple(
+        (s.role.value, s.label, f"{units.quantity(s.values[0])}, {_share(s.values[0], total)}")
+        for s in block.series
+    )
+
+
+def _ramp_top(block: Heatmap) -> str:
+    """The highest value of a heat map, for the end of its colour ramp."""
+    present = [value for row in block.values for value in row if not format.missing(value)]
+    return format.quantity(max(present, default=None), block.unit)  # type: ignore[type-var]
+
+
+def _share(value: float | None, total: float) -> str:
+    return format.quantity(value / total if value is not None and total else None, "ratio")
+
+
+def _table(block: Table) -> _ShownTable:
+    rows, note = block.shown(MAX_ROWS)
+    if note:
+        note += " All rows are in the JSON and CSV output."
+    scales = [
+        format.scale(column.unit, (row[i] for row in block.rows))
+        for i, column in enumerate(block.columns)
+    ]
+    return _ShownTable(
+        title=block.title,
+        heads=tuple((c, s.suffix) for c, s in zip(block.columns, scales, strict=True)),
+        rows=tuple(
+            tuple(s.cell(value) for value, s in zip(row, scales, strict=True)) for row in rows
+        ),
+        notes=tuple(text for text in (note, block.caption) if text),
+    )
+
+
+def _fact(value: Cell) -> str:
+    """A value of a list of facts, as text."""
+    return format.scale("", ()).cell(value)
+
+
+def _policy(style: str, script: str) -> str:
+    """The Content-Security-Policy: hashes of what the file holds, and nothing else."""
+    scripts = " ".join((_hash(script), _hash(_plotly_source())))
+    styles = " ".join((_hash(style), _hash(EMPTY_STYLE)))
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; "
+        "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _raw(text: str) -> markupsafe.Markup:
+    """Text that the template must not escape: the theme's own, or made by script_json."""
+    return markupsafe.Markup(text)
+
+
+def _theme(name: str) -> str:
+    path = resources.files(f"{DASHBOARDS}.theme").joinpath(name)
+    # Without the last line break the template adds none of its own to what is hashed.
+    return path.read_text(encoding="utf-8").rstrip("\n")
+
+
+@functools.cache
+def _plotly_source() -> str:
+    source: str = plotly.offline.get_plotlyjs()
+    return source
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    packed = gzip.compress(_plotly_source().encode(), compresslevel=9, mtime=0)
+    return base64.b64encode(packed).decode()
+
+
+def _placeholders() -> tuple[str, ...]:
+    """Ids under which Plotly's map module would insert a style of its own.
+
+    It looks for its element first; finding one, it leaves the style out, which
+    the policy would refuse anyway, with a message on the console.
+    """
+    found = re.findall(r'getElementById\("([0-9a-f]{64})"\)', _plotly_source())
+    return tuple(sorted(set(found)))

@@ -1,0 +1,137 @@
+"""A section of a report: one run with the outcomes of its analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tracekit.analysis._contract import Outcome
+from tracekit.core.finding import Finding, rank_findings
+from tracekit.core.run import Run
+from tracekit.core.trace import StepFlag
+
+R = TypeVar("R")
+
+# More names than this in one cell stop being a name and become a list.
+NAMED_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Section:
+    """What one report, or one part of a report over several runs, is made from."""
+
+    run: Run
+    outcomes: Sequence[Outcome]
+
+    def outcome(self, name: str) -> Outcome | None:
+        """The outcome of the analyzer of this name, if it was asked for."""
+        return next((item for item in self.outcomes if item.analyzer.name == name), None)
+
+    def result(self, kind: type[R]) -> R | None:
+        """The result of this type, or None when its analysis was unavailable or not asked."""
+        return next((item.result for item in self.outcomes if isinstance(item.result, kind)), None)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings of all analyses, most expensive first."""
+        return rank_findings(finding for item in self.outcomes for finding in item.findings)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no rank recorded device work, so that time off compute is not idleness."""
+        traces = self.run.traces
+        return bool(traces) and all(trace.device_type == "cpu" for trace in traces)
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """Host of each rank that has one recorded."""
+        return {trace.rank: trace.host for trace in self.run.traces if trace.host}
+
+    @property
+    def rank_order(self) -> tuple[int, ...]:
+        """Loaded ranks by host, then number: ranks are numbered stage by stage on a mesh."""
+        hosts = self.hosts
+        return tuple(sorted(self.run.ranks, key=lambda rank: (hosts.get(rank, ""), rank)))
+
+    @property
+    def step_numbers(self) -> tuple[int, ...]:
+        """Step numbers that any rank captured, sorted."""
+        numbers = {int(n) for trace in self.run.traces for n in trace.steps.number}
+        return tuple(sorted(numbers))
+
+    @property
+    def flagged_steps(self) -> dict[int, str]:
+        """Step number -> why it is not typical, for steps flagged on any rank."""
+        words = {StepFlag.FIRST: "first of the capture", StepFlag.CUT: "cut by the capture"}
+        found: dict[int, str] = {}
+        for trace in self.run.traces:
+            for number, flag in zip(trace.steps.number, trace.steps.flag, strict=True):
+                if flag != StepFlag.OK:
+                    found.setdefault(int(number), words[StepFlag(int(flag))])
+        return dict(sorted(found.items()))
+
+    def rank_name(self, rank: int) -> str:
+        """"rank 5", with its host where the run has more than one."""
+        hosts = self.hosts
+        if len(set(hosts.values())) > 1 and rank in hosts:
+            return f"rank {rank} on {hosts[rank]}"
+        return f"rank {rank}"
+
+    def who(self, ranks: Iterable[int]) -> str:
+        """Words for a set of ranks; the empty set stands for all."""
+        members = sorted(ranks)
+        if not members or tuple(members) == tuple(sorted(self.run.ranks)) and len(members) > 1:
+            return "all ranks"
+        if len(members) == 1:
+            return self.rank_name(members[0])
+        if len(members) <= NAMED_RANKS:
+            return "ranks " + ", ".join(map(str, members[:-1])) + f" and {members[-1]}"
+        shown = ", ".join(map(str, members[: NAMED_RANKS - 1]))
+        return f"ranks {shown} and {len(members) - NAMED_RANKS + 1} more"
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """Short facts that identify the run: devices, hosts, parallelism, steps, ranks."""
+        run = self.run
+        facts = [_devices(self), _precision(run), _parallel(run)]
+        facts.append(plural(len(self.step_numbers), "step"))
+        loaded = len(run.traces)
+        world = run.topology.world_size
+        facts.append(f"{loaded} of {plural(world, 'rank')}" if world else plural(loaded, "rank"))
+        return tuple(fact for fact in facts if fact)
+
+
+def plural(count: int, word: str) -> str:
+    """"1 step", "6 steps"."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def _condition(run: Run, group: str, field: str) -> Any:
+    values = run.conditions.get(group)
+    return values.get(field) if isinstance(values, dict) else None
+
+
+def _devices(section: Section) -> str:
+    run = section.run
+    device = _condition(run, "hardware", "device")
+    kind = str(device) if device else ("CPU" if section.on_cpu else "GPU")
+    hosts = len(set(section.hosts.values()))
+    return f"{kind}, {plural(hosts, 'host')}" if hosts else kind
+
+
+def _precision(run: Run) -> str:
+    value = run.conditions.get("precision")
+    return value if isinstance(value, str) else ""
+
+
+def _parallel(run: Run) -> str:
+    """The mesh, "tp 2 · pp 4" without its trivial axes, and the schedule."""
+    axes = [f"{axis} {size}" for axis, size in run.topology.axes.items() if size > 1]
+    schedule = _condition(run, "parallel", "schedule")
+    if schedule and "pp" in dict(run.topology.axes):
+        axes.append(str(schedule))
+    microbatches = _condition(run, "batch", "microbatches")
+    if isinstance(microbatches, int) and microbatches > 1:
+        axes.append(plural(microbatches, "microbatch").replace("batchs", "batches"))
+    return ", ".join(axes)
