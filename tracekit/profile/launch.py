@@ -1,0 +1,206 @@
+"""The way into the runner: one call makes one run folder, or none.
+
+Without a launcher it forks the ranks itself. Under torchrun, srun or mpirun
+every process makes the same call and becomes one rank. Importing this module
+needs no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from tracekit.core.errors import RankFailedError, UsageError
+from tracekit.profile import local
+from tracekit.profile import place as places
+from tracekit.profile import plan as plans
+from tracekit.profile.place import Place
+from tracekit.profile.plan import Options, Plan
+
+Progress = Callable[[str], None]
+
+# Imported before forking, so that the ranks need not: the last one alone takes a profiler a second.
+PRELOAD = (
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch._inductor.config",
+    "tracekit.profile.worker",
+)
+
+
+def run(
+    options: Options, out: Path | None = None, *, force: bool = False, on_progress: Progress
+) -> Path:
+    """Profile a built-in workload and write its run folder.
+
+    Args:
+        options: what to run.
+        out: the run folder; by default ``tracekit-NAME`` in the working directory.
+        force: replace the folder if it is there.
+        on_progress: takes one line at a time on how far the job is.
+
+    Returns:
+        The run folder. Under a launcher all ranks return it, once it is whole.
+
+    Raises:
+        UsageError: the options contradict each other, the folder exists, or torch is missing.
+        RankFailedError: a rank crashed, hung or was killed; nothing is left behind.
+    """
+    place = places.from_environment(os.environ)
+    plan = plans.make(options, place.world_size if place else None)
+    out = Path(f"tracekit-{plan.name}") if out is None else out
+    check_output(out, force)
+    _require_torch()
+    plan = plans.with_device(plan, _device(plan))
+    with _terminated_as_interrupt():
+        if place:
+            _run_as_rank(plan, place, out, on_progress)
+        else:
+            on_progress("loading torch")
+            for name in PRELOAD:
+                importlib.import_module(name)
+            with partial_folder(out) as folder:
+                local.run_ranks(plan, folder, on_progress)
+                publish(folder, out)
+    return out
+
+
+def check_output(out: Path, force: bool) -> None:
+    """Refuse an output that exists, unless it may be replaced.
+
+    Raises:
+        UsageError: it exists and ``force`` is not given, or is no run folder.
+    """
+    if not out.exists():
+        return
+    if not force:
+        raise UsageError(f"{out} exists; choose another folder with -o, or replace it with --force")
+    if not out.is_dir() or (any(out.iterdir()) and not (out / "run.json").exists()):
+        raise UsageError(f"{out} exists and is not a run folder; --force would delete it, remove it")
+
+
+@contextlib.contextmanager
+def partial_folder(out: Path) -> Iterator[Path]:
+    """A hidden folder beside ``out`` that is gone afterwards, unless it was published."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written ({error.strerror}); choose -o") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(folder: Path, out: Path) -> None:
+    """Give a finished folder its name."""
+    folder.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+    if out.exists():
+        shutil.rmtree(out)
+    folder.rename(out)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _require_torch() -> None:
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise UsageError(
+            'profiling needs torch: pip install "torch-tracekit[profile]"'
+        ) from error
+
+
+def _device(plan: Plan) -> str:
+    """The device to use: GPUs where every local rank has one, else the CPU."""
+    if plan.device == "cpu":
+        return "cpu"
+    # Counting through NVML: a process that has opened CUDA can no longer fork ranks that use it.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import torch
+
+    gpus = torch.cuda.device_count()
+    needed = int(os.environ.get("LOCAL_WORLD_SIZE", plan.world_size))
+    if gpus >= needed:
+        return "cuda"
+    if plan.device == "cuda":
+        raise UsageError(f"--device cuda: {needed} ranks, but {gpus} GPUs here; use --device cpu")
+    return "cpu"
+
+
+def _run_as_rank(plan: Plan, place: Place, out: Path, on_progress: Progress) -> None:
+    """Be one rank of a launched job."""
+    import torch.distributed as dist
+
+    from tracekit.profile import worker
+
+    on_progress(f"meeting {place.world_size - 1} other ranks at {place.init_method}")
+    _join(plan, place)
+    with partial_folder(out) if place.rank == 0 else contextlib.nullcontext() as folder:
+        shared = [str(folder)]
+        try:
+            dist.broadcast_object_list(shared, src=0)
+            worker.profile(plan, place, Path(shared[0]), on_progress)
+            if folder is not None:
+                publish(folder, out)
+            dist.barrier()
+        except (RuntimeError, OSError) as error:
+            # Torch reports lost peers and timeouts as RuntimeError.
+            raise RankFailedError(f"rank {place.rank} failed: {_first_line(error)}") from error
+    worker.leave()
+
+
+def _join(plan: Plan, place: Place) -> None:
+    import torch.distributed as dist
+
+    from tracekit.profile import worker
+
+    try:
+        worker.join(plan, place)
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" in str(error):
+            raise UsageError(
+                f"{place.init_method} is already in use; set MASTER_PORT to a free port"
+            ) from error
+        raise RankFailedError(
+            f"rank {place.rank} cannot reach {place.init_method}: {_first_line(error)}"
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        raise RankFailedError(
+            f"rank {place.rank} did not meet the others at {place.init_method}: "
+            f"{_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM unwind like an exit, so that ranks are ended and folders removed."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

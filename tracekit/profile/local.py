@@ -1,0 +1,194 @@
+"""Ranks on this machine: forked, watched, and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracekit.core.errors import RankFailedError
+from tracekit.profile.place import Place
+from tracekit.profile.plan import Plan
+
+POLL_S = 0.02
+# One failing rank drags the others down within moments; the verdict waits for the first cause.
+VERDICT_S = 0.3
+# A rank that is stuck in C++ ignores SIGTERM.
+TERMINATE_S = 1.0
+TAIL_LINES = 12
+PR_SET_PDEATHSIG = 1
+
+
+def run_ranks(plan: Plan, folder: Path, on_progress: Callable[[str], None]) -> None:
+    """Fork one process per rank and wait until all have succeeded.
+
+    Whatever happens, no rank is left when this returns or raises.
+
+    Raises:
+        RankFailedError: with the last lines of the log of the rank that failed first.
+    """
+    with tempfile.TemporaryDirectory(prefix="tracekit-") as name:
+        job = _Job(plan, folder, Path(name))
+        try:
+            job.start()
+            job.wait(on_progress)
+        finally:
+            job.end()
+
+
+@dataclass(slots=True)
+class _Job:
+    plan: Plan
+    folder: Path
+    scratch: Path  # where ranks meet, log and say how far they are
+    alive: dict[int, int] = field(default_factory=dict)  # pid -> rank
+    failed: dict[int, int] = field(default_factory=dict)  # rank -> exit code, < 0 for a signal
+
+    def start(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # or each child would inherit, and repeat, what is still buffered
+        parent = os.getpid()
+        for rank in range(self.plan.world_size):
+            place = Place(rank, rank, self.plan.world_size, f"file://{self.scratch}/store")
+            pid = os.fork()
+            if pid == 0:
+                _be_rank(self.plan, place, self.folder, self.scratch, parent)
+            self.alive[pid] = rank
+
+    def wait(self, on_progress: Callable[[str], None]) -> None:
+        """Until all ranks are done, one has failed, or none has moved for too long."""
+        # Beyond the time after which torch itself gives up waiting for a peer.
+        patience_s = self.plan.timeout_s + 30
+        said, moved = "", time.monotonic()
+        while self.alive:
+            self._reap()
+            if self.failed:
+                self._settle()
+                raise RankFailedError(self._verdict())
+            line = self._progress()
+            if line != said:
+                said, moved = line, time.monotonic()
+                on_progress(line)
+            if time.monotonic() - moved > patience_s:
+                raise RankFailedError(
+                    f"no rank got further in {patience_s:.0f} s; the last word was: {said or 'none'}"
+                )
+            time.sleep(POLL_S)
+
+    def end(self) -> None:
+        """End and reap every rank that is still there."""
+        for number, grace_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, 10.0)):
+            for pid in self.alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            deadline = time.monotonic() + grace_s
+            while self.alive and time.monotonic() < deadline:
+                self._reap()
+                time.sleep(POLL_S)
+
+    def _reap(self) -> None:
+        for pid in list(self.alive):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                rank = self.alive.pop(pid)
+                code = os.waitstatus_to_exitcode(status)
+                if code:
+                    self.failed[rank] = code
+
+    def _settle(self) -> None:
+        deadline = time.monotonic() + VERDICT_S
+        while self.alive and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(POLL_S)
+
+    def _progress(self) -> str:
+        """What rank 0 said last."""
+        try:
+            return (self.scratch / "progress").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _verdict(self) -> str:
+        """The failure that came first, with the end of its rank's log.
+
+        A rank killed by a signal could not note when; the others can only have failed after it.
+        """
+        killed = [rank for rank, code in self.failed.items() if code < 0]
+        rank = min(killed) if killed else min(self.failed, key=self._failed_at)
+        code = self.failed[rank]
+        what = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        lines = _log(self.scratch, rank).read_text(errors="replace").splitlines()
+        head = f"rank {rank} of {self.plan.world_size} failed ({what})"
+        if not lines:
+            return f"{head}; it left no log"
+        return "\n".join([f"{head}; the end of its log:", *lines[-TAIL_LINES:]])
+
+    def _failed_at(self, rank: int) -> int:
+        try:
+            return int(_stamp(self.scratch, rank).read_text())
+        except FileNotFoundError:
+            return sys.maxsize
+
+
+def _log(scratch: Path, rank: int) -> Path:
+    return scratch / f"rank-{rank:05}.log"
+
+
+def _stamp(scratch: Path, rank: int) -> Path:
+    return scratch / f"rank-{rank:05}.failed"
+
+
+def _be_rank(plan: Plan, place: Place, folder: Path, scratch: Path, parent: int) -> None:
+    """Run one rank in this forked process, which never returns."""
+    code = 1
+    try:
+        _settle_in(_log(scratch, place.rank), parent)
+        _work(plan, place, folder, scratch)
+        code = 0
+    except BaseException:
+        _stamp(scratch, place.rank).write_text(str(time.monotonic_ns()))
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # not the parent's cleanup, nor its tests
+
+
+def _settle_in(log: Path, parent: int) -> None:
+    """Take this process's own log and manners, and share no lock with the parent."""
+    descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115, PTH123
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115, PTH123
+    faulthandler.enable(file=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends all ranks
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we asked to be told
+            os._exit(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _work(plan: Plan, place: Place, folder: Path, scratch: Path) -> None:
+    from tracekit.profile import worker
+
+    def report(line: str) -> None:
+        if place.rank == 0:
+            partial = scratch / "progress.tmp"
+            partial.write_text(line)
+            partial.rename(scratch / "progress")
+
+    report("meeting")
+    worker.join(plan, place)
+    worker.profile(plan, place, folder, report)
+    worker.leave()

@@ -1,0 +1,153 @@
+"""The shared model: a small decoder-only transformer, its batches and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the name everybody knows)
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from tracekit.workloads.spec import Spec
+
+FeedForward = Callable[[int], nn.Module]  # layer number -> the layer's feed-forward part
+
+
+class Attention(nn.Module):
+    """Causal self-attention; works on however many heads its projections hold here."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.head_size = hidden // heads
+        self.query = nn.Linear(hidden, hidden, bias=False)
+        self.key = nn.Linear(hidden, hidden, bias=False)
+        self.value = nn.Linear(hidden, hidden, bias=False)
+        self.out = nn.Linear(hidden, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, seq, hidden) -> the same shape."""
+        batch, seq, _ = x.shape
+        # -1 and not the number of heads: a tensor-parallel rank holds only some of them.
+        query, key, value = (
+            project(x).view(batch, seq, -1, self.head_size).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        result: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, seq, -1))
+        return result
+
+
+class Mlp(nn.Module):
+    """The dense feed-forward part."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.down = nn.Linear(4 * hidden, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> the same shape."""
+        result: Tensor = self.down(F.gelu(self.up(x)))
+        return result
+
+
+class Block(nn.Module):
+    """One transformer layer."""
+
+    def __init__(self, spec: Spec, feed_forward: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(spec.hidden)
+        self.attention = Attention(spec.hidden, spec.heads)
+        self.feed_forward_norm = nn.LayerNorm(spec.hidden)
+        self.feed_forward = feed_forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, seq, hidden) -> the same shape."""
+        x = x + self.attention(self.attention_norm(x))
+        result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return result
+
+
+class Transformer(nn.Module):
+    """All layers, or one pipeline stage: the first stage embeds, the last one predicts."""
+
+    def __init__(
+        self, spec: Spec, feed_forward: FeedForward, stage: int = 0, stages: int = 1
+    ) -> None:
+        super().__init__()
+        per_stage = spec.layers // stages
+        self.embed = _seeded(spec, -1, lambda: nn.Embedding(spec.vocab, spec.hidden))
+        self.blocks = nn.ModuleList(
+            _seeded(spec, layer, lambda layer=layer: Block(spec, feed_forward(layer)))
+            for layer in range(stage * per_stage, (stage + 1) * per_stage)
+        )
+        self.norm = nn.LayerNorm(spec.hidden)
+        self.head = _seeded(
+            spec, spec.layers, lambda: nn.Linear(spec.hidden, spec.vocab, bias=False)
+        )
+        if stage > 0:
+            self.embed = nn.Identity()
+        if stage < stages - 1:
+            self.norm = self.head = nn.Identity()  # type: ignore[assignment]
+        self.to(getattr(torch, spec.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, seq) int64 tokens, or (batch, seq, hidden) inside a pipeline -> logits."""
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        result: Tensor = self.head(self.norm(x))
+        return result
+
+
+def _seeded(spec: Spec, layer: int, make: Callable[[], nn.Module]) -> nn.Module:
+    """A part whose weights depend on the seed and the layer only, not on who else holds what."""
+    torch.manual_seed(spec.seed * 1009 + layer + 1)
+    return make()
+
+
+def dense(spec: Spec) -> FeedForward:
+    """The feed-forward part of a model without experts."""
+    return lambda layer: Mlp(spec.hidden)
+
+
+def loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of (batch, seq, vocab) logits against (batch, seq) tokens."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def batch(spec: Spec, step: int, replica: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tokens and the tokens that follow them, the same for every rank of one replica.
+
+    Each token follows its predecessor by a fixed rule, so there is something to learn.
+
+    Returns:
+        Two (batch, seq) int64 tensors.
+    """
+    generator = torch.Generator().manual_seed(spec.seed * 7919 + step * 104729 + replica)
+    start = torch.randint(spec.vocab, (spec.batch, 1), generator=generator)
+    tokens = ((start + 7 * torch.arange(spec.seq + 1)) % spec.vocab).to(device)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """AdamW in one operator per kind of parameter."""
+    held = list(parameters)
+    # The fused operator takes sharded or plain tensors, not both in one call.
+    kinds = [[p for p in held if isinstance(p, DTensor) is sharded] for sharded in (True, False)]
+    return torch.optim.AdamW([{"params": kind} for kind in kinds if kind], lr=1e-3, fused=True)
+
+
+def parameters(spec: Spec) -> int:
+    """Parameters of the whole model, each counted once however often it is held."""
+    hidden = spec.hidden
+    feed_forward = 8 * hidden**2 * max(spec.experts, 1) + hidden * spec.experts
+    block = 4 * hidden**2 + feed_forward + 4 * hidden
+    return spec.layers * block + 2 * spec.vocab * hidden + 2 * hidden
+
+
+def coordinate(mesh: DeviceMesh, axis: str) -> int:
+    """This rank's place on an axis, 0 when the mesh has no such axis."""
+    return mesh.get_local_rank(axis) if axis in (mesh.mesh_dim_names or ()) else 0
