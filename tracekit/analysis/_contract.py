@@ -65,8 +65,10 @@ class Outcome:
 def table(schema: Schema, columns: Mapping[str, npt.ArrayLike]) -> pd.DataFrame:
     """A result table with the schema's columns, in its order and dtypes."""
     return pd.DataFrame(
-        {column.name: pd.Series(columns[column.name], dtype=column.dtype)
-         for column in schema.columns}
+        {
+            column.name: pd.Series(columns[column.name], dtype=column.dtype)
+            for column in schema.columns
+        }
     )
 
 

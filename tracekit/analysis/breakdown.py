@@ -22,7 +22,7 @@ from tracekit.core.activity import devices
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding
 from tracekit.core.intervals import covered_within, subtract, union
-from tracekit.core.run import Run
+from tracekit.core.run import Run, why_no_device_work
 from tracekit.core.table import Column, Schema
 from tracekit.core.trace import RankTrace
 
@@ -62,10 +62,7 @@ def analyze(run: Run) -> BreakdownResult:
     frames = [_per_step(trace, device) for trace in run.traces for device, _ in devices(trace)]
     frames = [frame for frame in frames if len(frame)]
     if not frames:
-        raise MissingDataError(
-            "no rank has device work inside a step; "
-            "record with ProfilerActivity.CUDA (or CPU operators for a CPU job)"
-        )
+        raise MissingDataError(why_no_device_work(run))
     per_step = pd.concat(frames, ignore_index=True)
     counted = per_step[per_step.counted]
     total = int(counted.step_ns.sum())
@@ -127,9 +124,7 @@ def _findings(run: Run, counted: pd.DataFrame) -> tuple[Finding, ...]:
         if not lost:
             continue
         share = lost / total
-        by_rank = (
-            counted.groupby("rank")[[column, "step_ns"]].sum().eval(f"{column} / step_ns")
-        )
+        by_rank = counted.groupby("rank")[[column, "step_ns"]].sum().eval(f"{column} / step_ns")
         worst = int(by_rank.idxmax())
         made.append(
             Finding(

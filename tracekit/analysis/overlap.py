@@ -23,7 +23,7 @@ from tracekit.core.activity import devices, kernel_union
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding
 from tracekit.core.intervals import Intervals, covered_within, intersect, length
-from tracekit.core.run import Run
+from tracekit.core.run import Run, why_no_device_work
 from tracekit.core.table import Column, Schema
 from tracekit.core.trace import KernelKind, RankTrace
 
@@ -78,6 +78,8 @@ def analyze(run: Run) -> OverlapResult:
         MissingDataError: no rank has communication.
     """
     if not any((trace.kernels.kind == KernelKind.COMMUNICATION).any() for trace in run.traces):
+        if not any(len(trace.kernels) for trace in run.traces):
+            raise MissingDataError(why_no_device_work(run))
         raise MissingDataError(
             "no communication in any trace; record a job of more than one rank, or name its "
             "kernels with --comm-pattern"
@@ -210,9 +212,7 @@ def _label_totals(trace: RankTrace, chosen: npt.NDArray[np.bool_]) -> tuple[int,
     return int(use[step[step >= 0]].sum()), comm_ns, hidden_ns
 
 
-def _inside(
-    spans: Intervals, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
-) -> int:
+def _inside(spans: Intervals, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> int:
     return int(covered_within(spans, start, end).sum())
 
 

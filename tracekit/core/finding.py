@@ -39,7 +39,7 @@ class Finding:
 
     @property
     def severity(self) -> str:
-        """"high" from 10 % of the step, "medium" from 2 %, else "low"."""
+        """ "high" from 10 % of the step, "medium" from 2 %, else "low"."""
         if self.lost_ratio >= 0.10:
             return "high"
         return "medium" if self.lost_ratio >= 0.02 else "low"

@@ -55,3 +55,16 @@ class Run:
         """Global ranks of the job that have no trace here, sorted; empty if the size is unknown."""
         here = set(self.ranks)
         return tuple(rank for rank in range(self.topology.world_size or 0) if rank not in here)
+
+
+def why_no_device_work(run: Run) -> str:
+    """Why no trace of this run shows what its device did, and what to record instead."""
+    told = [note.message for note in run.diagnostics if note.code == "no-device-work"]
+    return (
+        told[0]
+        if told
+        else (
+            "no rank has device work inside a step; "
+            "record with ProfilerActivity.CUDA (or CPU operators for a CPU job)"
+        )
+    )

@@ -35,8 +35,7 @@ class Columns:
         for item in fields(self):  # type: ignore[arg-type]
             values = np.asarray(getattr(self, item.name))
             assert values.dtype == item.metadata["dtype"], (
-                f"{type(self).__name__}.{item.name} is {values.dtype}, "
-                f"not {item.metadata['dtype']}"
+                f"{type(self).__name__}.{item.name} is {values.dtype}, not {item.metadata['dtype']}"
             )
             values.flags.writeable = False
             lengths.add(len(values))

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core.run import Diagnostic, Severity
-from tracekit.core.topology import Group
 from tracekit.core.trace import (
     Calls,
     Int32,
@@ -92,9 +91,7 @@ def assemble(events: Events, options: Options) -> Window:
         groups=found.groups,
     )
     info = _distributed(events.header)
-    return Window(
-        trace, _whole(info.get("rank")), _whole(info.get("world_size")), tuple(notes)
-    )
+    return Window(trace, _whole(info.get("rank")), _whole(info.get("world_size")), tuple(notes))
 
 
 def _device_work(events: Events, options: Options) -> cpu.Work:
@@ -162,9 +159,9 @@ def _step_marks(events: Events, options: Options, work: cpu.Work) -> _Marks:
     is_mark = np.array([match is not None for match in matches], dtype=np.bool_)
     chosen = rows[is_mark[code]] if len(rows) else rows
     if len(chosen):
-        number = np.array(
-            [int(match[1]) if match else 0 for match in matches], dtype=np.int64
-        )[events.columns.name[chosen]]
+        number = np.array([int(match[1]) if match else 0 for match in matches], dtype=np.int64)[
+            events.columns.name[chosen]
+        ]
         return _marks_of(events, chosen, number)
     return _annotation_marks(events, work)
 
@@ -220,9 +217,7 @@ def _marks_at_ends(
     code = events.columns.name[rows]
     most = np.bincount(code).argmax()
     rows = rows[code == most]
-    end = np.sort(
-        events.columns.start_ns[rows] + events.base_ns + events.columns.duration_ns[rows]
-    )
+    end = np.sort(events.columns.start_ns[rows] + events.base_ns + events.columns.duration_ns[rows])
     first = _whole_capture(events, work, ()).start_ns
     start = np.concatenate((np.minimum(first, end[:1]), end[:-1]))
     return _Marks(np.arange(len(end), dtype=np.int64), start, end, notes)
@@ -250,7 +245,7 @@ def _launch_times(events: Events, work: cpu.Work) -> Int64:
     correlation = events.columns.correlation[rows]
     known = correlation > 0
     rows, correlation = rows[known], correlation[known]
-    out = work.start_ns.copy()
+    out: Int64 = work.start_ns.copy()
     if len(rows) == 0 or len(out) == 0:
         return out
     order = np.argsort(correlation, kind="stable")
@@ -267,7 +262,8 @@ def _step_of(times: Int64, marks: _Marks) -> Int32:
         return np.full(len(times), MISSING, dtype=np.int32)
     place = np.searchsorted(marks.start_ns, times, side="right") - 1
     inside = (place >= 0) & (times < marks.end_ns[np.maximum(place, 0)])
-    return np.where(inside, place, MISSING).astype(np.int32)
+    out: Int32 = np.where(inside, place, MISSING).astype(np.int32)
+    return out
 
 
 def _steps(marks: _Marks, step: Int32, end_ns: Int64, truncated: bool) -> Steps:

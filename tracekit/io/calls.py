@@ -73,9 +73,7 @@ def _linked_arguments(events: Events, work: Work) -> dict[int, Mapping[str, Any]
     if not events.args:
         return {}
     operators = [
-        row
-        for row in events.args
-        if events.strings[events.columns.name[row]] == _OPERATOR
+        row for row in events.args if events.strings[events.columns.name[row]] == _OPERATOR
     ]
     by_id = {int(events.columns.external_id[row]): events.args[row] for row in operators}
     by_id.pop(MISSING, None)
@@ -114,7 +112,7 @@ def _by_enclosing_operator(
         starts[thread] = np.array([item[0] for item in items], dtype=np.int64)
     found: dict[int, Mapping[str, Any]] = {}
     for index in missing:
-        launch = launch_of.get(int(events.columns.correlation[work.row[index]]))
+        launch: int | None = launch_of.get(int(events.columns.correlation[work.row[index]]))
         thread = None if launch is None else int(events.columns.tid[launch])
         if launch is None or thread not in spans:
             continue

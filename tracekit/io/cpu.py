@@ -35,7 +35,7 @@ class Work:
 
 
 def device_work(events: Events) -> tuple[str, Work, list[Diagnostic]]:
-    """"cpu" and the work of a CPU-only trace; "none" where its operators prove nothing.
+    """ "cpu" and the work of a CPU-only trace; "none" where its operators prove nothing.
 
     A GPU job recorded without device activity also holds operators only, but
     they launch work and do none: such a trace has no device work to show.
@@ -106,9 +106,7 @@ def _leaves(events: Events, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     return np.sort(kept)
 
 
-def _work(
-    events: Events, compute: npt.NDArray[np.intp], transfers: npt.NDArray[np.intp]
-) -> Work:
+def _work(events: Events, compute: npt.NDArray[np.intp], transfers: npt.NDArray[np.intp]) -> Work:
     row = np.concatenate((compute, transfers))
     kind = np.repeat(
         np.array([KernelKind.COMPUTE, KernelKind.COMMUNICATION], dtype=np.uint8),

@@ -94,7 +94,7 @@ def _from_manifest(folder: Path, found: Manifest) -> Found:
             missing.append(entry.path)
     if not files:
         raise InputError(f"{folder}: run.json lists no trace file that exists")
-    notes = ()
+    notes: tuple[Diagnostic, ...] = ()
     if missing:
         notes = (
             Diagnostic(
@@ -130,9 +130,7 @@ def _from_folder(folder: Path) -> Found:
     return Found(
         folder.resolve().name,
         # A folder per rank is as common as a name per rank.
-        tuple(
-            TraceFile(path, rank_of_name(str(path.relative_to(folder)))) for path in paths
-        ),
+        tuple(TraceFile(path, rank_of_name(str(path.relative_to(folder)))) for path in paths),
     )
 
 

@@ -34,9 +34,7 @@ def join(window: Window, path: Path | None) -> Window:
     if window.trace.device_type != "cpu" or len(window.trace.calls) == 0:
         return window
     trace, unmatched = _joined(window.trace, records)
-    notes = tuple(
-        note for note in window.diagnostics if note.code != "communication-without-group"
-    )
+    notes = tuple(note for note in window.diagnostics if note.code != "communication-without-group")
     window = dataclasses.replace(window, trace=trace, diagnostics=notes)
     if not unmatched:
         return window

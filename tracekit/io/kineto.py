@@ -130,9 +130,7 @@ def nanoseconds(text: str) -> int | None:
         if len(fraction) <= 3:
             sign = -1 if whole.startswith("-") else 1
             return int(whole) * 1000 + sign * int((fraction or "0").ljust(3, "0"))
-        value = Decimal(text) * 1000
-        return int(value.to_integral_value())
-    except (ValueError, InvalidOperation, OverflowError):
+    except ValueError:
         pass
     try:
         value = Decimal(text) * 1000
@@ -344,9 +342,11 @@ class _Parser:
             "tid": np.array([strings[_text(event.tid)] for event in kept], dtype=np.int32),
             "correlation": _ids([item.correlation for item in args]),
             "external_id": _ids(
-                [item.external_id if item.external_id is not None else item.external_id_2021
-                 for item in args]
-            ),  # fmt: skip
+                [
+                    item.external_id if item.external_id is not None else item.external_id_2021
+                    for item in args
+                ]
+            ),
             "device": _ids([item.device for item in args]),
             "stream": _ids([item.stream for item in args]),
         }
@@ -414,14 +414,14 @@ class _Parser:
 
 
 _MESSAGES = {
-    "cut-file": (Severity.WARNING, "the file ends before its event list does; events before the cut are kept"),
-    "cut-stream": (Severity.WARNING, "the compressed data ends early or is damaged; events before that point are kept"),
+    "cut-file": (Severity.WARNING, "the file ends inside its event list; events before are kept"),
+    "cut-stream": (Severity.WARNING, "the compressed data ends early; events before are kept"),
     "cut-event": (Severity.WARNING, "an event is cut off by the end of the file"),
     "lost-event": (Severity.WARNING, "events are not valid JSON and could not be repaired"),
-    "oversized": (Severity.WARNING, f"stretches over {EVENT_LIMIT_BYTES >> 20} MiB without an event were skipped"),
+    "oversized": (Severity.WARNING, f"over {EVENT_LIMIT_BYTES >> 20} MiB without an event were skipped"),
     "bad-header": (Severity.WARNING, "a part of the header is not valid JSON and was ignored"),
     "raw-quote": (Severity.INFO, "names with unescaped quotes were repaired"),
-    "raw-bytes": (Severity.INFO, "control bytes, stray backslashes or bad UTF-8 in strings were repaired"),
+    "raw-bytes": (Severity.INFO, "control bytes, backslashes or bad UTF-8 were repaired"),
     "bare-word": (Severity.INFO, "bare NaN, Infinity or N/A values were read as null"),
     "odd-type": (Severity.INFO, "arguments of an unexpected type were ignored"),
     "no-time": (Severity.WARNING, "events without a usable ts were dropped"),

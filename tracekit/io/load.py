@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.core.errors import InputError, UsageError
 from tracekit.core.run import Diagnostic, Run, Severity
@@ -64,8 +66,10 @@ def load(
             failures.append(error)
     if not windows:
         raise failures[0]
-    for error in failures:
-        notes.append(Diagnostic("unreadable-file", Severity.WARNING, None, 1, str(error)))
+    notes.extend(
+        Diagnostic("unreadable-file", Severity.WARNING, None, 1, str(failure))
+        for failure in failures
+    )
     return _run(found, windows, notes)
 
 
@@ -103,18 +107,14 @@ def _open(path: Path) -> BinaryIO:
 # -- the run -----------------------------------------------------------------------
 
 
-def _run(
-    found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diagnostic]
-) -> Run:
+def _run(found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diagnostic]) -> Run:
     by_rank: dict[int, list[tuple[TraceFile, Window]]] = defaultdict(list)
     for (file, window), (rank, note) in zip(windows, _ranks(windows), strict=True):
         by_rank[rank].append((file, window))
         notes.extend(dataclasses.replace(item, rank=rank) for item in window.diagnostics)
         notes.extend(note)
     topology = _topology(found.manifest, windows)
-    traces = tuple(
-        _with_axes(_merge(rank, by_rank[rank]), topology) for rank in sorted(by_rank)
-    )
+    traces = tuple(_with_axes(_merge(rank, by_rank[rank]), topology) for rank in sorted(by_rank))
     run = Run(
         name=found.name,
         traces=traces,
@@ -176,9 +176,7 @@ def _collected(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     out = []
     for (_, code, message), same in sorted(merged.items(), key=lambda item: item[0]):
         rank = same[0].rank if len(same) == 1 else None
-        out.append(
-            Diagnostic(code, same[0].severity, rank, sum(n.count for n in same), message)
-        )
+        out.append(Diagnostic(code, same[0].severity, rank, sum(n.count for n in same), message))
     return tuple(out)
 
 
@@ -244,7 +242,7 @@ def _merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
     if len(files) == 1:
         return dataclasses.replace(files[0][1].trace, rank=rank)
     files = sorted(files, key=lambda item: _extent(item[1].trace)[0])
-    for (first, one), (second, other) in zip(files, files[1:], strict=False):
+    for (first, one), (second, other) in itertools.pairwise(files):
         if _extent(other.trace)[0] < _extent(one.trace)[1]:
             raise InputError(
                 f"{first.path} and {second.path} both hold rank {rank} at the same time; "
@@ -302,11 +300,12 @@ def _extent(trace: RankTrace) -> tuple[int, int]:
     return (min(low), max(high)) if low else (0, 0)
 
 
-def _mapped(table: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _mapped(table: npt.NDArray[np.int32], ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Ids through a table, -1 kept."""
     if len(table) == 0:
         return ids.copy()
-    return np.where(ids >= 0, table[np.maximum(ids, 0)], ids).astype(np.int32)
+    out: npt.NDArray[np.int32] = np.where(ids >= 0, table[np.maximum(ids, 0)], ids)
+    return out
 
 
 def _concatenated(kind: type[Any], parts: list[Columns]) -> Any:

@@ -5,7 +5,6 @@ The manifest is written last and by rename, so a folder that has one is whole.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ class GroupEntry(msgspec.Struct, frozen=True):
 
 
 class TopologyEntry(msgspec.Struct, frozen=True):
+    """The shape of the job."""
+
     world_size: int
     axes: dict[str, int] = {}
     groups: list[GroupEntry] = []
@@ -41,6 +42,8 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class StepsEntry(msgspec.Struct, frozen=True):
+    """How many steps were warmed up, and how many recorded."""
+
     warmup: int
     active: int
 
@@ -63,7 +66,7 @@ def write(folder: Path, manifest: Manifest) -> None:
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     partial = folder / (FILE_NAME + ".tmp")
     partial.write_bytes(text + b"\n")
-    os.replace(partial, folder / FILE_NAME)
+    partial.replace(folder / FILE_NAME)
 
 
 def read(folder: Path) -> Manifest | None:

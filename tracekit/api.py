@@ -1,0 +1,78 @@
+"""The Python face of tracekit: what scripts and notebooks call."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tracekit.analysis._contract import analyzers
+from tracekit.core import run as core
+from tracekit.core.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run(core.Run):
+    """A loaded run; every analyzer is a method: ``run.overlap().per_step``."""
+
+    def __getattr__(self, name: str) -> Callable[[], Any]:
+        # Analyzers are found, not listed: a new one needs no line here.
+        found = {} if name.startswith("_") else analyzers()
+        if name not in found:
+            raise AttributeError(f"a run has no {name!r}; analyses: {', '.join(found)}")
+        return lambda: found[name].analyze(self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *analyzers()})
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    step_regex: str | None = None,
+    comm_patterns: Sequence[str] = (),
+) -> Run:
+    """Load a run folder, a folder of trace files, or one trace file.
+
+    Args:
+        path: where it is.
+        step_regex: annotations that mark steps, instead of the profiler's own.
+        comm_patterns: further kernel names (regular expressions) that are communication.
+
+    Raises:
+        InputError: nothing there can be read as a trace, or the files contradict each other.
+        UsageError: a pattern is not a regular expression.
+    """
+    from tracekit.io.load import load as load_run
+
+    run = load_run(path, step_regex=step_regex, comm_patterns=comm_patterns)
+    return Run(**{item.name: getattr(run, item.name) for item in dataclasses.fields(run)})
+
+
+def analyze(run: core.Run, name: str) -> Any:
+    """The result of one analyzer, by name.
+
+    Raises:
+        UsageError: there is no such analyzer.
+        MissingDataError: this run cannot answer it; the message says what to record.
+    """
+    found = analyzers()
+    if name not in found:
+        raise UsageError(f"no analysis {name!r}; there are: {', '.join(found)}")
+    return found[name].analyze(run)
+
+
+def report(runs: Sequence[core.Run], path: str | os.PathLike[str]) -> Path:
+    """Write one self-contained HTML report over one or several runs; returns its path."""
+    from tracekit.analysis._contract import apply
+    from tracekit.io.output import write_text
+    from tracekit.report import html
+    from tracekit.report.section import Section
+
+    sections = [
+        Section(run, tuple(apply(item, run) for item in analyzers().values())) for run in runs
+    ]
+    write_text(Path(path), html.render(sections))
+    return Path(path)

@@ -1,0 +1,68 @@
+"""What several commands do: load a run with progress, and ask every question of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from tracekit.core.run import Run
+    from tracekit.report.section import Section
+
+StepRegex = Annotated[
+    str | None,
+    typer.Option(help="Annotations that mark steps, instead of the profiler's own markers."),
+]
+CommPattern = Annotated[
+    list[str] | None,
+    typer.Option(help="Further kernel names (regular expression) that are communication."),
+]
+
+
+@contextmanager
+def status(text: str) -> Iterator[Status]:
+    """A line on the error stream that says what is going on; gone when it is over."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as line:
+        yield line
+
+
+def load(path: Path, step_regex: str | None, comm_patterns: Sequence[str] | None) -> Run:
+    """Load a run, naming each file on the way."""
+    from rich.markup import escape
+
+    from tracekit.io.load import load as load_run
+
+    with status("reading traces") as line:
+        return load_run(
+            path,
+            step_regex=step_regex,
+            comm_patterns=comm_patterns or (),
+            on_file=lambda file: line.update(f"reading {escape(file.name)}"),
+        )
+
+
+def section(run: Run, names: Sequence[str] | None = None) -> Section:
+    """The run with the outcomes of the named analyses, or of all.
+
+    Raises:
+        UsageError: one of the names is no analysis.
+    """
+    from tracekit.analysis._contract import analyzers, apply
+    from tracekit.report.section import Section
+
+    found = analyzers()
+    for name in names or ():
+        if name not in found:
+            raise UsageError(f"no analysis {name!r}; there are: {', '.join(found)}")
+    chosen = [item for name, item in found.items() if not names or name in names]
+    return Section(run, tuple(apply(item, run) for item in chosen))
