@@ -68,7 +68,10 @@ def _job(plan: Plan) -> dict[str, Any]:
     replicas = degrees.get("dp", 1) * degrees.get("ep", 1)  # each has its own batch
     parallel: dict[str, Any] = {"world_size": plan.world_size, "nodes": _nodes()}
     parallel |= {axis: degrees.get(axis, 1) for axis in ("dp", "fsdp", "tp", "pp", "ep", "cp")}
-    parallel |= {"schedule": spec.schedule if pipelined else None, "chunks": 1 if pipelined else None}
+    parallel |= {
+        "schedule": spec.schedule if pipelined else None,
+        "chunks": 1 if pipelined else None,
+    }
     return {
         "workload": {
             "name": plan.workload,
@@ -140,12 +143,12 @@ def _cpu_model() -> str | None:
 
 
 def _software() -> dict[str, Any]:
-    on_gpu = torch.cuda.is_available()
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
     return {
         "tracekit": importlib.metadata.version("torch-tracekit"),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
         "driver": None,
         "python": platform.python_version(),
         "os": f"{platform.system()} {platform.release()}",
@@ -157,7 +160,8 @@ def _load() -> dict[str, Any]:
     import psutil
 
     here = psutil.Process()
-    family = {here.pid, here.ppid(), *(p.pid for p in here.parent().children(recursive=True))}
+    starter = here.parent() or here  # forked ranks are its children
+    family = {starter.pid, *(process.pid for process in starter.children(recursive=True))}
     running = [
         process
         for process in psutil.process_iter(["status"])

@@ -84,7 +84,9 @@ def check_output(out: Path, force: bool) -> None:
     if not force:
         raise UsageError(f"{out} exists; choose another folder with -o, or replace it with --force")
     if not out.is_dir() or (any(out.iterdir()) and not (out / "run.json").exists()):
-        raise UsageError(f"{out} exists and is not a run folder; --force would delete it, remove it")
+        raise UsageError(
+            f"{out} exists and is not a run folder; --force would delete it, remove it"
+        )
 
 
 @contextlib.contextmanager
@@ -119,9 +121,7 @@ def _require_torch() -> None:
     try:
         importlib.import_module("torch")
     except ImportError as error:
-        raise UsageError(
-            'profiling needs torch: pip install "torch-tracekit[profile]"'
-        ) from error
+        raise UsageError('profiling needs torch: pip install "torch-tracekit[profile]"') from error
 
 
 def _device(plan: Plan) -> str:

@@ -68,7 +68,7 @@ class _Job:
         """Until all ranks are done, one has failed, or none has moved for too long."""
         # Beyond the time after which torch itself gives up waiting for a peer.
         patience_s = self.plan.timeout_s + 30
-        said, moved = "", time.monotonic()
+        said, moved = "starting", time.monotonic()
         while self.alive:
             self._reap()
             if self.failed:
@@ -80,7 +80,7 @@ class _Job:
                 on_progress(line)
             if time.monotonic() - moved > patience_s:
                 raise RankFailedError(
-                    f"no rank got further in {patience_s:.0f} s; the last word was: {said or 'none'}"
+                    f"no rank got further in {patience_s:.0f} s; the last word was: {said}"
                 )
             time.sleep(POLL_S)
 
@@ -154,7 +154,7 @@ def _be_rank(plan: Plan, place: Place, folder: Path, scratch: Path, parent: int)
         _settle_in(_log(scratch, place.rank), parent)
         _work(plan, place, folder, scratch)
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (a process's outermost frame: log it, tell by exit code)
         _stamp(scratch, place.rank).write_text(str(time.monotonic_ns()))
         traceback.print_exc()
     finally:
@@ -167,8 +167,8 @@ def _settle_in(log: Path, parent: int) -> None:
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115, PTH123
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115, PTH123
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(file=sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends all ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

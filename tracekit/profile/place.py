@@ -13,7 +13,12 @@ LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RANK"),
     # SLURM_PROCID alone is also set in a batch script, which is no rank of a job step.
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_RANK",
+    ),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_RANK"),
 )
 DEFAULT_PORT = 29500
@@ -59,10 +64,9 @@ def _meeting(environment: Mapping[str, str], size: int) -> str:
     """The address where all ranks meet."""
     address = environment.get("MASTER_ADDR")
     if address is None:
-        one_host = (
-            environment.get("SLURM_NNODES") == "1"
-            or environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size)
-        )
+        one_host = environment.get("SLURM_NNODES") == "1" or environment.get(
+            "OMPI_COMM_WORLD_LOCAL_SIZE"
+        ) == str(size)
         if not one_host:
             raise UsageError("MASTER_ADDR is not set; set it to the host of rank 0 on all ranks")
         address = "127.0.0.1"

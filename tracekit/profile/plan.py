@@ -26,9 +26,9 @@ class Options:
     workload: str
     degrees: Mapping[str, int] = field(default_factory=dict)  # axis -> degree
     ranks: int | None = None
-    layers: int = 4
-    hidden: int = 128
-    heads: int = 4
+    layers: int | None = None
+    hidden: int = 256
+    heads: int = 8
     seq: int = 64
     batch: int = 8
     vocab: int = 512
@@ -61,6 +61,7 @@ class Plan:
 
     @property
     def world_size(self) -> int:
+        """Number of ranks: the product of the degrees."""
         return math.prod(self.degrees.values())
 
     @property
@@ -123,14 +124,24 @@ def _check_choices(options: Options) -> None:
     ):
         if value not in known:
             raise UsageError(f"{name} {value!r} is not known; choose from {', '.join(known)}")
-    counts = ("layers", "hidden", "heads", "seq", "batch", "vocab", "experts", "top_k", "steps")
-    for name in counts:
-        value = getattr(options, name)
-        if value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+    for name, count in (
+        ("--layers", options.layers),
+        ("--hidden", options.hidden),
+        ("--heads", options.heads),
+        ("--seq", options.seq),
+        ("--batch", options.batch),
+        ("--vocab", options.vocab),
+        ("--experts", options.experts),
+        ("--top-k", options.top_k),
+        ("--microbatches", options.microbatches),
+        ("--steps", options.steps),
+    ):
+        if count is not None and count < 1:
+            raise UsageError(f"{name} {count}: must be at least 1")
     if options.warmup < 1:
         raise UsageError(
-            f"--warmup {options.warmup}: must be at least 1; the first step builds groups and buckets"
+            f"--warmup {options.warmup}: must be at least 1; "
+            "the first step sets up what later ones reuse"
         )
     if options.seed < 0:
         raise UsageError(f"--seed {options.seed}: must not be negative")
@@ -176,7 +187,7 @@ def _spec(options: Options, degrees: Mapping[str, int], planted: tuple[faults.Fa
     if microbatches is None:
         microbatches = min(2 * stages, options.batch) if stages > 1 else 1
     return Spec(
-        layers=options.layers,
+        layers=max(2, stages) if options.layers is None else options.layers,
         hidden=options.hidden,
         heads=options.heads,
         seq=options.seq,
@@ -217,8 +228,6 @@ def _check_model(spec: Spec, degrees: Mapping[str, int]) -> None:
         ("--experts", spec.experts, "--ep", degrees.get("ep", 1)),
     ]
     if "pp" in degrees:
-        if spec.microbatches < 1:
-            raise UsageError(f"--microbatches {spec.microbatches}: must be at least 1")
         rules.append(("--batch", spec.batch, "--microbatches", spec.microbatches))
         if spec.schedule == "1f1b" and spec.microbatches < degrees["pp"]:
             raise UsageError(

@@ -35,16 +35,14 @@ class Recorder:
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
         """Note each transfer that the pipeline schedules post and wait for."""
-        names = ("_batch_p2p", "_wait_batch_p2p")
-        original = {name: getattr(schedules, name, None) for name in names}
-        if None in original.values():  # another version of torch: do without
+        if not hasattr(schedules, "_wait_batch_p2p"):  # another version of torch: do without
             yield
             return
-        post = original["_batch_p2p"]
+        post, wait = schedules._batch_p2p, schedules._wait_batch_p2p
 
         def posted(p2p_ops: list[dist.P2POp], desc: str | None = None) -> list[dist.Work]:
             now = time.time_ns()
-            works: list[dist.Work] = post(p2p_ops, desc)
+            works = post(p2p_ops, desc)
             self._note(p2p_ops, works, now)
             return works
 
@@ -53,8 +51,7 @@ class Recorder:
         try:
             yield
         finally:
-            for name, function in original.items():
-                setattr(schedules, name, function)
+            schedules._batch_p2p, schedules._wait_batch_p2p = post, wait
 
     def _note(self, ops: list[dist.P2POp], works: list[dist.Work], now: int) -> None:
         # One work per transfer, or a single coalesced one for all of them.
@@ -62,12 +59,12 @@ class Recorder:
         for work, share in zip(works, shares, strict=False):
             self._open[id(work)] = (work, share, now)
 
-    def _wait(self, works: list[dist.Work]) -> None:
-        for work in works:
+    def _wait(self, work: list[dist.Work]) -> None:
+        for each in work:
             start = time.time_ns()
-            work.wait()
+            each.wait()
             end = time.time_ns()
-            _, ops, posted = self._open.pop(id(work), (work, [], 0))
+            _, ops, posted = self._open.pop(id(each), (each, [], 0))
             self._p2p.extend(_p2p_record(op, posted, start, end) for op in ops)
 
     def records(self, rank: int, start_ns: int, end_ns: int) -> Records:
@@ -90,7 +87,11 @@ class Recorder:
                 for entry in entries
                 if start_ns <= int(entry["time_created_ns"]) < end_ns and not entry["is_p2p"]
             ],
-            p2p=[record for record in self._p2p if start_ns <= record.posted_ns < end_ns],
+            # Kept as they were waited for; put in the order of the trace's c10d::send and recv_.
+            p2p=sorted(
+                (record for record in self._p2p if start_ns <= record.posted_ns < end_ns),
+                key=lambda record: record.posted_ns,
+            ),
         )
 
 
@@ -117,9 +118,10 @@ def _collective_record(entry: dict[str, Any]) -> CollectiveRecord:
 
 
 def _p2p_record(op: dist.P2POp, posted: int, start: int, end: int) -> P2pRecord:
+    group = op.group or dist.distributed_c10d._get_default_group()
     return P2pRecord(
         op="send" if op.op is dist.isend else "recv",
-        group=(op.group or dist.group.WORLD).group_name,
+        group=group.group_name,
         peer=op.peer,
         bytes=op.tensor.numel() * op.tensor.element_size(),
         posted_ns=posted,

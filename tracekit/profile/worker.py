@@ -18,7 +18,8 @@ from torch.profiler import profile as torch_profile
 
 from tracekit import workloads
 from tracekit.io import manifest, records
-from tracekit.profile import conditions, plan as plans, recorder
+from tracekit.profile import conditions, recorder
+from tracekit.profile import plan as plans
 from tracekit.profile.faults import Planter
 from tracekit.profile.place import Place
 from tracekit.profile.plan import Plan

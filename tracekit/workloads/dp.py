@@ -41,7 +41,7 @@ def build(spec: Spec, mesh: DeviceMesh, device: torch.device) -> Workload:
     def step(number: int) -> Tensor:
         tokens, targets = model.batch(spec, number, index, device)
         loss = model.loss(replica(tokens), targets)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
@@ -57,6 +57,6 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: dist.ProcessGro
     dist.all_reduce(flat, group=group)
     flat /= group.size()
     for gradient, averaged in zip(
-        local, flat.split([gradient.numel() for gradient in local]), strict=True
+        local, torch.split(flat, [gradient.numel() for gradient in local]), strict=True
     ):
         gradient.copy_(averaged.view_as(gradient))

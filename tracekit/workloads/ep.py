@@ -44,9 +44,7 @@ class Experts(nn.Module):
         sent_rows = sent.view(self.group.size(), -1).sum(dim=1).tolist()
         received_rows = received.view(self.group.size(), -1).sum(dim=1).tolist()
 
-        arrived = all_to_all_single_autograd(
-            tokens[source], received_rows, sent_rows, self.group
-        )
+        arrived = all_to_all_single_autograd(tokens[source], received_rows, sent_rows, self.group)
         done = self._run(arrived, received)
         returned = all_to_all_single_autograd(done, sent_rows, received_rows, self.group)
         weight = weights.gather(1, chosen).flatten()[by_expert]
@@ -58,7 +56,7 @@ class Experts(nn.Module):
         local = torch.arange(len(self.held), device=arrived.device).repeat(self.group.size())
         by_expert = local.repeat_interleave(received).argsort(stable=True)
         rows = received.view(-1, len(self.held)).sum(dim=0).tolist()
-        parts = arrived[by_expert].split(rows)
+        parts = torch.split(arrived[by_expert], rows)
         done = torch.cat([mlp(part) for mlp, part in zip(self.held, parts, strict=True)])
         return done[by_expert.argsort()]
 
@@ -115,7 +113,7 @@ def build(spec: Spec, mesh: DeviceMesh, device: torch.device) -> Workload:
     def step(number: int) -> Tensor:
         tokens, targets = model.batch(spec, number, replica, device)
         loss = model.loss(transformer(tokens), targets)
-        loss.backward()
+        torch.autograd.backward(loss)
         average_gradients(transformer, mesh)
         optimizer.step()
         optimizer.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everybody knows)
@@ -80,17 +81,17 @@ class Transformer(nn.Module):
         per_stage = spec.layers // stages
         self.embed = _seeded(spec, -1, lambda: nn.Embedding(spec.vocab, spec.hidden))
         self.blocks = nn.ModuleList(
-            _seeded(spec, layer, lambda layer=layer: Block(spec, feed_forward(layer)))
+            _seeded(spec, layer, partial(_block, spec, feed_forward, layer))
             for layer in range(stage * per_stage, (stage + 1) * per_stage)
         )
-        self.norm = nn.LayerNorm(spec.hidden)
+        self.norm: nn.Module = nn.LayerNorm(spec.hidden)
         self.head = _seeded(
             spec, spec.layers, lambda: nn.Linear(spec.hidden, spec.vocab, bias=False)
         )
         if stage > 0:
             self.embed = nn.Identity()
         if stage < stages - 1:
-            self.norm = self.head = nn.Identity()  # type: ignore[assignment]
+            self.norm, self.head = nn.Identity(), nn.Identity()
         self.to(getattr(torch, spec.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,6 +101,10 @@ class Transformer(nn.Module):
             x = block(x)
         result: Tensor = self.head(self.norm(x))
         return result
+
+
+def _block(spec: Spec, feed_forward: FeedForward, layer: int) -> nn.Module:
+    return Block(spec, feed_forward(layer))
 
 
 def _seeded(spec: Spec, layer: int, make: Callable[[], nn.Module]) -> nn.Module:

@@ -33,7 +33,7 @@ class Routing:
             return f"zipf:{self.exponent:g}"
         if self.kind is RoutingKind.HOT:
             return f"hot:{self.expert} ({self.share:.0%})"
-        return self.kind.value
+        return "balanced"
 
 
 @dataclass(frozen=True, slots=True)

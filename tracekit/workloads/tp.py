@@ -47,7 +47,7 @@ def build(spec: Spec, mesh: DeviceMesh, device: torch.device) -> Workload:
     def step(number: int) -> Tensor:
         tokens, targets = model.batch(spec, number, 0, device)
         loss = model.loss(transformer(tokens), targets)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
