@@ -22,7 +22,7 @@ class Part:
 
     label: str
     role: Role
-    values: Callable[[pd.DataFrame], "pd.Series[float]"]
+    values: Callable[[pd.DataFrame], pd.Series]
 
 
 def parts(section: Section) -> tuple[Part, ...]:
@@ -42,7 +42,7 @@ def counted(result: BreakdownResult) -> pd.DataFrame:
     return result.per_step[result.per_step["counted"]]
 
 
-def lost(frame: pd.DataFrame, section: Section) -> "pd.Series[float]":
+def lost(frame: pd.DataFrame, section: Section) -> pd.Series:
     """Time that is certainly lost: off compute; on a CPU only what is named, not the rest."""
     named = frame["exposed_comm_ns"] + frame["exposed_memory_ns"]
     return named if section.on_cpu else named + frame["idle_ns"]
@@ -64,13 +64,16 @@ def whole(result: BreakdownResult, section: Section) -> Bars:
     )
     # A part that does not occur is no news in a list of where time goes.
     present = tuple(item for item in series if item.values[0])
-    return Bars(
-        "Where a step goes (mean over ranks)", ("a step",), present, "ns", "time per step"
-    )
+    return Bars("Where a step goes (mean over ranks)", ("a step",), present, "ns", "time per step")
 
 
 def by_rank(
-    result: BreakdownResult, section: Section, *, horizontal: bool, marked: Sequence[int] = ()
+    result: BreakdownResult,
+    section: Section,
+    *,
+    horizontal: bool,
+    marked: Sequence[int] = (),
+    legend: bool = True,
 ) -> Bars:
     """The same, rank by rank; for many ranks the worst few and quantiles over all."""
     means = per_rank(result, section)
@@ -100,12 +103,11 @@ def by_rank(
         horizontal,
         frozenset(positions),
         () if horizontal else tuple(ticks),
+        legend,
     )
 
 
-def _condensed(
-    means: pd.DataFrame, section: Section
-) -> tuple[pd.DataFrame, list[str], str]:
+def _condensed(means: pd.DataFrame, section: Section) -> tuple[pd.DataFrame, list[str], str]:
     """The ranks that lose most by name, then ranks at quantiles of lost time."""
     order = lost(means, section).sort_values(ascending=False, kind="stable").index
     last = len(order) - 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.analysis.breakdown import ANALYZER, BreakdownResult
-from tracekit.dashboards._parts import by_rank, counted, lost, per_rank, whole
 from tracekit.report import format
 from tracekit.report.blocks import Answer, Block, Folded, Table, TableColumn, table
 from tracekit.report.page import Page
 from tracekit.report.section import Section, plural
+
+from ._parts import by_rank, counted, lost, per_rank, whole
 
 SCHEMA = ANALYZER.tables["per_step"]
 
@@ -64,21 +65,25 @@ def _ranks(result: BreakdownResult, section: Section) -> Table:
     columns = (
         TableColumn("rank", "", numeric=False),
         *(TableColumn(label, "ns", SCHEMA[name].description) for name, label in labels.items()),
-        TableColumn("lost", "ratio", "Share of the step that is certainly lost."),
+        TableColumn("share lost", "ratio", "Share of the step that is certainly lost."),
     )
     rows = tuple(
-        (section.rank_name(int(rank)), *map(float, means.loc[rank, list(labels)]), float(share[rank]))
+        (
+            section.rank_name(int(rank)),
+            *map(float, means.loc[rank, list(labels)]),
+            float(share[rank]),
+        )
         for rank in means.index
     )
-    return Table(
-        "Ranks, mean per counted step", columns, rows, worst=len(columns) - 1
-    )
+    return Table("Ranks, mean per counted step", columns, rows, worst=len(columns) - 1)
 
 
 def _steps(section: Section, result: BreakdownResult) -> Table:
     rest = "unattributed" if section.on_cpu else "idle"
+    several = result.per_step.groupby("rank")["device"].nunique().max() > 1
     labels = {
         "rank": "rank",
+        **({"device": "device"} if several else {}),
         "step": "step",
         "counted": "counted",
         "step_ns": "length",

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tracekit.core.run import Diagnostic
+from tracekit.core.run import Diagnostic, Severity
 from tracekit.report.blocks import (
     Answer,
     Block,
     Copyable,
     Folded,
+    Grid,
     KeyValues,
     Table,
     TableColumn,
@@ -31,8 +32,8 @@ def build(section: Section) -> Sequence[Block]:
         blocks.append(_planted(run.truth))
     if run.topology.groups:
         blocks.append(Folded("Process groups", (_groups(section),)))
-    blocks += _conditions(run.conditions)
     if run.conditions:
+        blocks.append(Grid(_conditions(run.conditions)))
         text = json.dumps(clean(run.conditions), indent=2)
         blocks.append(Copyable("All conditions, to copy", text))
     return blocks
@@ -40,12 +41,9 @@ def build(section: Section) -> Sequence[Block]:
 
 def _answer(section: Section) -> Answer:
     run = section.run
-    count = len(run.diagnostics)
-    trouble = [item for item in run.diagnostics if item.severity.value != "info"]
     sentence = "Nothing in the traces had to be dropped, guessed or repaired."
-    if count:
-        sentence = f"{plural(count, 'diagnostic')}"
-        sentence += f", {len(trouble)} of them to mind." if trouble else ", none of them a worry."
+    if run.diagnostics:
+        sentence = f"Reading these traces left {_counts(run.diagnostics)}."
     facts = []
     if run.missing_ranks:
         facts.append(f"No trace of {section.who(run.missing_ranks)}")
@@ -56,6 +54,13 @@ def _answer(section: Section) -> Answer:
     if not run.conditions:
         facts.append("The traces came without a manifest, so the conditions are not known")
     return Answer(sentence, " · ".join(facts))
+
+
+def _counts(diagnostics: Sequence[Diagnostic]) -> str:
+    """ "1 error, 2 warnings", worst first."""
+    words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+    found = [item.severity for item in diagnostics]
+    return ", ".join(plural(found.count(s), w) for s, w in words.items() if s in found)
 
 
 def _diagnostics(section: Section) -> Table:
@@ -109,7 +114,7 @@ def _groups(section: Section) -> Table:
     return Table("Process groups", columns, rows)
 
 
-def _conditions(conditions: Mapping[str, Any]) -> list[Block]:
+def _conditions(conditions: Mapping[str, Any]) -> tuple[Block, ...]:
     """One list for each group of conditions; single values stand together."""
     single = tuple((k, _word(v)) for k, v in conditions.items() if not isinstance(v, Mapping))
     blocks: list[Block] = [KeyValues("Run", single)] if single else []
@@ -117,7 +122,7 @@ def _conditions(conditions: Mapping[str, Any]) -> list[Block]:
         if isinstance(values, Mapping) and values:
             items = tuple((str(key), _word(value)) for key, value in values.items())
             blocks.append(KeyValues(name.capitalize(), items))
-    return blocks
+    return tuple(blocks)
 
 
 def _word(value: object) -> object:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pandas as pd
 
 from tracekit.analysis.overlap import ANALYZER, OverlapResult
-from tracekit.dashboards._parts import MANY_RANKS, WORST_RANKS
 from tracekit.report import format
 from tracekit.report.blocks import (
     Answer,
@@ -23,6 +22,8 @@ from tracekit.report.blocks import (
 from tracekit.report.page import Page
 from tracekit.report.section import Section
 
+from ._parts import MANY_RANKS, WORST_RANKS
+
 BANDS = ((0.95, "p95"), (0.5, "median"), (0.05, "p5"))
 
 
@@ -31,8 +32,10 @@ def build(result: OverlapResult, section: Section) -> Sequence[Block]:
     blocks: list[Block] = [_answer(result, section)]
     if result.per_step["comm_ns"].sum() > 0:
         blocks.append(_where(result.per_step, section))
+    if len(result.per_axis) > 1:
+        blocks.append(_axes(result.per_axis))
     if len(result.per_axis):
-        blocks += [_axes(result.per_axis), _axis_table(result)]
+        blocks.append(_axis_table(result))
     if len(result.per_op):
         blocks.append(_ops(result))
     blocks.append(Folded("Every rank and step", (_steps(result),)))
@@ -71,9 +74,7 @@ def _where(frame: pd.DataFrame, section: Section) -> Heatmap:
         "Where: exposed communication by rank and step",
         tuple(names),
         tuple(str(step) for step in grid.columns),
-        tuple(
-            tuple(None if pd.isna(v) else float(v) for v in row) for row in grid.to_numpy()
-        ),
+        tuple(tuple(None if pd.isna(v) else float(v) for v in row) for row in grid.to_numpy()),
         "ns",
         "exposed communication",
         "",
@@ -84,9 +85,7 @@ def _where(frame: pd.DataFrame, section: Section) -> Heatmap:
     )
 
 
-def _condensed(
-    grid: pd.DataFrame, section: Section
-) -> tuple[pd.DataFrame, list[str], str]:
+def _condensed(grid: pd.DataFrame, section: Section) -> tuple[pd.DataFrame, list[str], str]:
     """Quantiles over ranks for each step, then the worst few ranks by name."""
     order = grid.mean(axis=1).sort_values(ascending=False, kind="stable").index
     worst = list(order[:WORST_RANKS])

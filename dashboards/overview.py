@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 
 from tracekit.analysis.breakdown import BreakdownResult
-from tracekit.dashboards._parts import by_rank, counted, lost, parts, per_rank, whole
 from tracekit.report import format
 from tracekit.report.blocks import (
     Answer,
@@ -22,8 +22,10 @@ from tracekit.report.blocks import (
 from tracekit.report.page import RunPage, pages
 from tracekit.report.section import Section, plural
 
+from ._parts import by_rank, counted, lost, parts, per_rank, whole
+
 TOP_FINDINGS = 5
-STANDS_OUT = 1.10  # a rank is named when it is this much above the median rank
+STANDS_OUT = 1.10  # a rank is named when it is this much above the median of the others
 
 
 def build(section: Section) -> Sequence[Block]:
@@ -35,7 +37,7 @@ def build(section: Section) -> Sequence[Block]:
     marked = () if culprit is None else (culprit,)
     picture: list[Block] = [whole(result, section)]
     if len(section.run.traces) > 1:
-        picture.append(by_rank(result, section, horizontal=False, marked=marked))
+        picture.append(by_rank(result, section, horizontal=False, marked=marked, legend=False))
     return (
         _verdict(result, section, culprit),
         Beside(tuple(picture), (_steps(result, section),)),
@@ -59,7 +61,9 @@ def _verdict(result: BreakdownResult, section: Section, culprit: int | None) -> 
     sentence = f"A step takes {format.quantity(result.step_p50_ns, 'ns')}"
     if lost_ns:
         share = format.quantity(lost_ns / step_ns, "ratio")
-        sentence += f"; {format.quantity(lost_ns, 'ns')} of it ({share}) are lost, {_cause(frame, section)}"
+        sentence += (
+            f"; {format.quantity(lost_ns, 'ns')} of it ({share}) are lost, {_cause(frame, section)}"
+        )
     else:
         sentence += "; none of it is known to be lost"
     return Answer(f"{sentence}. {_who(result, section, culprit)}".strip(), _steady(result, section))
@@ -72,17 +76,24 @@ def _cause(frame: pd.DataFrame, section: Section) -> str:
     means = [(float(p.values(frame).mean()), p.label) for p in parts(section) if p.role in causes]
     value, label = max(means)
     if value > 0.995 * total:
-        return f"all to {label}"
-    return f"most to {label} ({format.quantity(value, 'ns')})"
+        return f"all to {'idle time' if label == 'idle' else label}"
+    return f"most to {'idle time' if label == 'idle' else label} ({format.quantity(value, 'ns')})"
+
+
+def _above_others(values: pd.Series) -> tuple[int, float]:
+    """The rank with the highest value, and its ratio to the median of the other ranks."""
+    rank = values.idxmax()
+    median = float(values.drop(rank).median())
+    return int(rank), float(values[rank]) / median if median > 0 else math.inf
 
 
 def _slowest(result: BreakdownResult, section: Section) -> int | None:
-    """The rank that computes clearly longer than the median rank."""
+    """The rank that computes clearly longer than the others."""
     compute = per_rank(result, section)["compute_ns"]
-    median = float(compute.median())
-    if len(compute) < 2 or median <= 0 or compute.max() < STANDS_OUT * median:
+    if len(compute) < 2 or compute.max() <= 0:
         return None
-    return int(compute.idxmax())
+    rank, ratio = _above_others(compute)
+    return rank if ratio >= STANDS_OUT else None
 
 
 def _who(result: BreakdownResult, section: Section, culprit: int | None) -> str:
@@ -90,14 +101,16 @@ def _who(result: BreakdownResult, section: Section, culprit: int | None) -> str:
     means = per_rank(result, section)
     if len(means) < 2:
         return ""
+    others = "the other rank" if len(means) == 2 else "the median of the others"
     if culprit is not None:
-        compute = means["compute_ns"]
-        over = format.quantity(float(compute[culprit] / compute.median() - 1), "ratio")
-        return f"{_begin(section.rank_name(culprit))} computes longest, {over} above the median rank."
+        _, ratio = _above_others(means["compute_ns"])
+        more = "longer" if math.isinf(ratio) else f"{format.quantity(ratio - 1, 'ratio')} longer"
+        return f"{_begin(section.rank_name(culprit))} computes {more} than {others}."
     lost_ns = lost(means, section)
-    top, median = float(lost_ns.max()), float(lost_ns.median())
-    if top > STANDS_OUT * median and top > 0.01 * float(means["step_ns"].mean()):
-        name = _begin(section.rank_name(int(lost_ns.idxmax())))
+    rank, ratio = _above_others(lost_ns)
+    top = float(lost_ns[rank])
+    if ratio >= STANDS_OUT and top >= 0.01 * float(means["step_ns"].mean()):
+        name = _begin(section.rank_name(rank))
         return f"{name} loses most, {format.quantity(top, 'ns')}."
     return "No rank stands out."
 
@@ -140,18 +153,22 @@ def _reasons(section: Section) -> str:
 
 def _steps(result: BreakdownResult, section: Section) -> Bars:
     steps = _step_times(result)
-    used = tuple(float(v) if c else None for v, c in zip(steps["ns"], steps["counted"], strict=True))
-    rest = tuple(None if c else float(v) for v, c in zip(steps["ns"], steps["counted"], strict=True))
+    used = tuple(
+        float(v) if c else None for v, c in zip(steps["ns"], steps["counted"], strict=True)
+    )
+    rest = tuple(
+        None if c else float(v) for v, c in zip(steps["ns"], steps["counted"], strict=True)
+    )
     series = [Series("step", Role.TIME, used)]
     if any(value is not None for value in rest):
         series.append(Series("left out of statistics", Role.FAINT, rest))
     labels = tuple(f"step {step}" for step in steps.index)
     return Bars(
-        "Step time",
+        "Step time (median over ranks)",
         labels,
         tuple(series),
         "ns",
-        "median over ranks",
+        "time",
         "step number",
         ticks=tuple(str(step) for step in steps.index),
     )

@@ -15,6 +15,7 @@ import pandas as pd
 
 from tracekit.core.finding import Finding
 from tracekit.core.table import Schema
+from tracekit.report.format import Scale, scale
 
 Cell: TypeAlias = object  # int, float, str, bool, or None / NaN / NA for "not measurable"
 
@@ -64,6 +65,10 @@ class FindingsTable:
     items: tuple[FoundItem, ...]
     more: int = 0  # findings that are not among the items
 
+    def units(self) -> Scale:
+        """One scale for the lost times of all items."""
+        return scale("ns", (item.finding.lost_ns_per_step for item in self.items))
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -88,6 +93,7 @@ class Bars:
     horizontal: bool = False
     marked: frozenset[int] = frozenset()  # positions of the culprits, drawn with an outline
     ticks: tuple[str, ...] = ()  # short forms of the labels for the axis
+    legend: bool = True  # False where the same parts stand in a legend just above
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +183,16 @@ class Beside:
     narrow: tuple[Block, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Small cards that fill the width in as many columns as fit."""
+
+    blocks: tuple[Block, ...]
+
+
 Block: TypeAlias = (
     "Answer | Text | FindingsTable | Bars | Heatmap | Table | KeyValues | Copyable | Folded"
-    " | Beside"
+    " | Beside | Grid"
 )
 
 
@@ -217,4 +230,4 @@ def definitions(schemas: Sequence[Schema]) -> KeyValues:
 
 
 def _magnitude(value: Cell) -> float:
-    return float("-inf") if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
+    return float("-inf") if pd.isna(value) else float(value)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ LABEL_LENGTH = 28
 ROW_HEIGHT = 26
 SINGLE_HEIGHT = 44
 COLUMN_CHART_HEIGHT = 170
+TICK_CHARACTERS = 36  # of all tick labels below a chart, so that they stay apart when narrow
 MARGIN = 44  # for tick labels and an axis title
 
 Figure = dict[str, Any]
@@ -32,9 +33,7 @@ def figure(block: Bars | Heatmap) -> Figure:
 
 def escape(text: str) -> str:
     """A name as literal text for Plotly, which would read tags and entities in it."""
-    return (
-        format.plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    )
+    return format.plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _tick(text: str) -> str:
@@ -42,32 +41,46 @@ def _tick(text: str) -> str:
 
 
 def _bars(block: Bars) -> Figure:
-    units = format.scale(block.unit, _totals(block))
+    totals = _totals(block)
+    units = format.scale(block.unit, totals)
     single = len(block.labels) == 1
     data = [_bar_trace(block, index, units) for index in range(len(block.series))]
     values = _value_axis(block.value_axis, units.suffix, visible=not single)
     labels = _category_axis(block.label_axis, block.ticks or block.labels, visible=not single)
     if block.horizontal:
-        labels["autorange"] = "reversed"  # the first rank on top, as in the table
+        labels |= _downwards(block.labels)
         height = ROW_HEIGHT * len(block.labels) + MARGIN + 10
     else:
         height = COLUMN_CHART_HEIGHT
     sideways = block.horizontal or single
-    return {
-        "data": data,
-        "layout": {
-            "barmode": "stack",
-            "bargap": 0.0 if single else 0.12 if not block.horizontal else 0.3,
-            "xaxis": values if sideways else labels,
-            "yaxis": labels if sideways else values,
-        },
-        "height": SINGLE_HEIGHT if single else height,
+    layout: dict[str, Any] = {
+        "barmode": "stack",
+        "bargap": 0.3 if block.horizontal else 0.12,
+        "xaxis": values if sideways else labels,
+        "yaxis": labels if sideways else values,
+        "shapes": [
+            _outline(place, totals[place], units, sideways) for place in sorted(block.marked)
+        ],
     }
+    if single:  # edge to edge, like a line of text
+        values |= {"range": [0, units.value(totals[0]) or 1], "automargin": False}
+        labels |= {"automargin": False}
+        layout |= {"bargap": 0, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
+        height = SINGLE_HEIGHT
+    return {"data": data, "layout": layout, "height": height}
 
 
 def _totals(block: Bars) -> list[float]:
     columns = zip(*(series.values for series in block.series), strict=True)
     return [sum(value or 0.0 for value in column) for column in columns]
+
+
+def _outline(position: int, total: float, units: format.Scale, sideways: bool) -> dict[str, Any]:
+    """A dark frame around one whole bar."""
+    across, along = (position - 0.5, position + 0.5), (0, units.value(total))
+    x, y = (along, across) if sideways else (across, along)
+    line = {"color": INK, "width": 2}
+    return {"type": "rect", "x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1], "line": line}
 
 
 def _bar_trace(block: Bars, index: int, units: format.Scale) -> dict[str, Any]:
@@ -80,17 +93,13 @@ def _bar_trace(block: Bars, index: int, units: format.Scale) -> dict[str, Any]:
         f"{format.quantity(value, block.unit)}"
         for label, value in zip(block.labels, series.values, strict=True)
     ]
-    widths = [1.5 if position in block.marked else 0 for position in positions]
     return {
         "type": "bar",
         "orientation": "h" if sideways else "v",
         "x": lengths if sideways else positions,
         "y": positions if sideways else lengths,
         "name": escape(series.label),
-        "marker": {
-            "color": f"var(--{series.role.value})",
-            "line": {"color": INK, "width": widths if block.marked else 0},
-        },
+        "marker": {"color": f"var(--{series.role.value})", "line": {"width": 0}},
         "hovertext": hover,
         "hoverinfo": "text",
         "textposition": "none",
@@ -99,7 +108,7 @@ def _bar_trace(block: Bars, index: int, units: format.Scale) -> dict[str, Any]:
 
 def _value_axis(title: str, suffix: str, *, visible: bool) -> dict[str, Any]:
     return {
-        "title": {"text": escape(f"{title} ({suffix})" if suffix else title)},
+        **_axis_title(f"{title} ({suffix})" if suffix else title, visible=visible),
         "rangemode": "tozero",
         "fixedrange": True,
         "visible": visible,
@@ -110,11 +119,17 @@ def _value_axis(title: str, suffix: str, *, visible: bool) -> dict[str, Any]:
     }
 
 
+def _axis_title(text: str, *, visible: bool) -> dict[str, Any]:
+    if not text or not visible:
+        return {}
+    return {"title": {"text": escape(text), "font": {"size": 12}, "standoff": 6}}
+
+
 def _category_axis(title: str, ticks: Sequence[str], *, visible: bool) -> dict[str, Any]:
     # Positions, not names: two long names may be cut to the same label.
-    every = max(1, -(-len(ticks) // 32))
+    every = max(1, -(-sum(map(len, ticks)) // TICK_CHARACTERS))
     return {
-        "title": {"text": escape(title)},
+        **_axis_title(title, visible=visible),
         "tickmode": "array",
         "tickvals": list(range(0, len(ticks), every)),
         "ticktext": [_tick(tick) for tick in ticks[::every]],
@@ -122,18 +137,26 @@ def _category_axis(title: str, ticks: Sequence[str], *, visible: bool) -> dict[s
         "range": [-0.5, len(ticks) - 0.5],
         "fixedrange": True,
         "visible": visible,
+        "ticks": "",
         "showgrid": False,
         "zeroline": False,
         "automargin": True,
     }
 
 
+def _downwards(names: Sequence[str]) -> dict[str, Any]:
+    """A vertical category axis: the first name on top, as in the tables, and none left out."""
+    return {
+        "range": [len(names) - 0.5, -0.5],
+        "tickvals": list(range(len(names))),
+        "ticktext": [_tick(name) for name in names],
+    }
+
+
 def _heatmap(block: Heatmap) -> Figure:
     flat = [value for row in block.values for value in row]
     units = format.scale(block.unit, flat)
-    rows = _category_axis(block.row_axis, block.rows, visible=True)
-    rows |= {"range": [len(block.rows) - 0.5, -0.5], "tickvals": list(range(len(block.rows)))}
-    rows["ticktext"] = [_tick(row) for row in block.rows]
+    rows = _category_axis(block.row_axis, block.rows, visible=True) | _downwards(block.rows)
     trace = {
         "type": "heatmap",
         "z": [[units.value(value) for value in row] for row in block.values],

@@ -87,15 +87,15 @@ def significant(value: float) -> str:
     rounded = float(f"{value:.2e}")
     if abs(rounded) >= 100:
         return f"{value:,.0f}"
+    if abs(rounded) < 0.001:  # next to nothing in the column's unit
+        return "<0.001" if value > 0 else ">-0.001"
     decimals = 2 - math.floor(math.log10(abs(rounded)))
-    if decimals > 4:  # noise next to the column's unit
-        return "<0.0001" if value > 0 else ">-0.0001"
     return f"{value:.{decimals}f}"
 
 
 def missing(value: object) -> bool:
     """Whether this is None, NaN or NA."""
-    return bool(pd.isna(value))  # type: ignore[call-overload]
+    return bool(pd.isna(value))
 
 
 def plain(text: str) -> str:

@@ -28,10 +28,8 @@ import plotly.offline
 from tracekit.report import figures, format
 from tracekit.report.blocks import (
     Bars,
-    Beside,
     Block,
     Cell,
-    Folded,
     Heatmap,
     Table,
     TableColumn,
@@ -95,7 +93,6 @@ def render(sections: Sequence[Section]) -> str:
     environment.filters |= {
         "plain": format.plain,
         "short": format.shorten,
-        "duration": lambda value: format.quantity(value, "ns"),
         "percent": lambda value: format.quantity(value, "ratio"),
     }
     environment.tests["block"] = lambda value, name: type(value).__name__ == name
@@ -163,9 +160,7 @@ def _views(section: Section, prefix: str) -> Iterator[_View]:
 
 
 def _view(page: AnyPage, section: Section, blocks: tuple[Block, ...], prefix: str) -> _View:
-    return _View(
-        prefix + page.slug, page.slug, page.title, page.available(section), blocks
-    )
+    return _View(prefix + page.slug, page.slug, page.title, page.available(section), blocks)
 
 
 def _legend(block: Bars) -> tuple[tuple[str, str, str], ...]:

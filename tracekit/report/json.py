@@ -40,7 +40,7 @@ def clean(value: Any) -> Any:
     Raises:
         TypeError: the value has no form in JSON.
     """
-    if value is None or isinstance(value, (bool, str)) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, (bool, str)) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Enum):
         return clean(value.value)

@@ -50,9 +50,12 @@ class Section:
 
     @property
     def rank_order(self) -> tuple[int, ...]:
-        """Loaded ranks by host, then number: ranks are numbered stage by stage on a mesh."""
+        """Loaded ranks host by host, hosts by their first rank."""
         hosts = self.hosts
-        return tuple(sorted(self.run.ranks, key=lambda rank: (hosts.get(rank, ""), rank)))
+        first: dict[str, int] = {}
+        for rank in self.run.ranks:
+            first.setdefault(hosts.get(rank, ""), rank)
+        return tuple(sorted(self.run.ranks, key=lambda r: (first[hosts.get(r, "")], r)))
 
     @property
     def step_numbers(self) -> tuple[int, ...]:
@@ -72,7 +75,7 @@ class Section:
         return dict(sorted(found.items()))
 
     def rank_name(self, rank: int) -> str:
-        """"rank 5", with its host where the run has more than one."""
+        """ "rank 5", with its host where the run has more than one."""
         hosts = self.hosts
         if len(set(hosts.values())) > 1 and rank in hosts:
             return f"rank {rank} on {hosts[rank]}"
@@ -81,7 +84,7 @@ class Section:
     def who(self, ranks: Iterable[int]) -> str:
         """Words for a set of ranks; the empty set stands for all."""
         members = sorted(ranks)
-        if not members or tuple(members) == tuple(sorted(self.run.ranks)) and len(members) > 1:
+        if not members or (tuple(members) == tuple(sorted(self.run.ranks)) and len(members) > 1):
             return "all ranks"
         if len(members) == 1:
             return self.rank_name(members[0])
@@ -103,7 +106,7 @@ class Section:
 
 
 def plural(count: int, word: str) -> str:
-    """"1 step", "6 steps"."""
+    """ "1 step", "6 steps"."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 

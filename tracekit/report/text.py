@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tracekit.report import format
 from tracekit.report.blocks import (
@@ -31,8 +31,12 @@ CELL_LENGTH = 120
 def render(section: Section) -> str:
     """The whole report of one run as plain text that ends with a line break."""
     parts = [_head(section)]
+    seen: set[Block] = set()
     for page in pages():
-        lines = _page(page, section)
+        # Pages open one at a time in a browser; here they are read in a row, so say it once.
+        blocks = [block for block in _flat(page.blocks(section) or ()) if block not in seen]
+        seen.update(blocks)
+        lines = _page(page, blocks)
         if lines:
             parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
@@ -42,10 +46,16 @@ def _head(section: Section) -> str:
     return "\n".join(_wrap(" · ".join((section.run.name, *section.headline))))
 
 
-def _page(page: AnyPage, section: Section) -> list[str]:
-    blocks = page.blocks(section)
-    if blocks is None:
-        return []
+def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks one after the other, as a terminal has no columns."""
+    for block in blocks:
+        if isinstance(block, Beside):
+            yield from _flat((*block.wide, *block.narrow))
+        else:
+            yield block
+
+
+def _page(page: AnyPage, blocks: Iterable[Block]) -> list[str]:
     shown = [lines for block in blocks if (lines := _block(block))]
     if not shown:
         return []
@@ -73,9 +83,6 @@ def _block(block: Block) -> list[str]:
         return _parts(block)
     if isinstance(block, Table):
         return _table(block)
-    if isinstance(block, Beside):
-        inner = (*block.wide, *block.narrow)
-        return _joined([lines for item in inner if (lines := _block(item))])
     return []
 
 
@@ -90,8 +97,9 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 def _findings(block: FindingsTable) -> list[str]:
     lines = [block.title]
+    units = block.units()
     for number, item in enumerate(block.items, 1):
-        lines += _finding(number, item)
+        lines += _finding(number, item, units)
     if not block.items:
         lines.append(INDENT + "No finding: nothing measured stands out.")
     if block.more:
@@ -99,9 +107,9 @@ def _findings(block: FindingsTable) -> list[str]:
     return lines
 
 
-def _finding(number: int, item: FoundItem) -> list[str]:
+def _finding(number: int, item: FoundItem, units: format.Scale) -> list[str]:
     finding = item.finding
-    lost = format.quantity(finding.lost_ns_per_step, "ns")
+    lost = units.quantity(finding.lost_ns_per_step)
     share = format.quantity(finding.lost_ratio, "ratio")
     hanging = " " * 5
     first, *rest = _wrap(finding.title, hanging) or [hanging]
@@ -152,7 +160,7 @@ def _table(block: Table) -> list[str]:
 
 
 def _label(column: TableColumn, units: format.Scale) -> str:
-    return f"{column.label}, {units.suffix}" if units.suffix else column.label
+    return f"{column.label} ({units.suffix})" if units.suffix else column.label
 
 
 def _cell(value: Cell, units: format.Scale) -> str:
