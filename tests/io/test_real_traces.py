@@ -58,7 +58,7 @@ def test_whole_file_sums_are_exact(real_traces: Path, name: str) -> None:
 def test_breakdown_sums_to_the_step_or_says_why_not(real_traces: Path, name: str) -> None:
     run = loaded(real_traces, name)
     if run.traces[0].device_type == "none":
-        with pytest.raises(MissingDataError, match="record with|not understood"):
+        with pytest.raises(MissingDataError, match=r"record with|not understood"):
             breakdown.analyze(run)
         return
     frame = breakdown.analyze(run).per_step

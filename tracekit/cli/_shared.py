@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,6 @@ import typer
 from tracekit.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from tracekit.core.run import Run
     from tracekit.report.section import Section
 
@@ -28,26 +26,35 @@ CommPattern = Annotated[
 
 
 @contextmanager
-def status(text: str) -> Iterator[Status]:
-    """A line on the error stream that says what is going on; gone when it is over."""
-    from rich.console import Console
+def status(title: str) -> Iterator[Callable[[str], None]]:
+    """A line on the error stream that says what is going on; gone when it is over.
 
-    with Console(stderr=True).status(text) as line:
-        yield line
+    Yields a function that adds a detail to the title. The line is redrawn only
+    when it changes: a thread that draws could hold a lock while ranks are forked.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+
+        def show(detail: str) -> None:
+            live.update(Text(f"{title}: {detail}" if detail else title), refresh=True)
+
+        show("")
+        yield show
 
 
 def load(path: Path, step_regex: str | None, comm_patterns: Sequence[str] | None) -> Run:
     """Load a run, naming each file on the way."""
-    from rich.markup import escape
-
     from tracekit.io.load import load as load_run
 
-    with status("reading traces") as line:
+    with status("reading") as show:
         return load_run(
             path,
             step_regex=step_regex,
             comm_patterns=comm_patterns or (),
-            on_file=lambda file: line.update(f"reading {escape(file.name)}"),
+            on_file=lambda file: show(file.name),
         )
 
 

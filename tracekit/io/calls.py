@@ -7,11 +7,12 @@ kernel's name alone.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.core.topology import Group
 from tracekit.core.trace import Calls, KernelKind
@@ -97,30 +98,33 @@ def _by_enclosing_operator(
     events: Events, work: Work, missing: list[int], operators: list[int]
 ) -> dict[int, Mapping[str, Any]]:
     """Through correlation and launch to the operator that was open on that thread."""
+    columns = events.columns
     launches = events.rows(names.LAUNCH_CATEGORIES)
-    launch_of = dict(
-        zip(events.columns.correlation[launches].tolist(), launches.tolist(), strict=True)
-    )
-    spans: dict[int, list[tuple[int, int, int]]] = {}
+    launch_of = dict(zip(columns.correlation[launches].tolist(), launches.tolist(), strict=True))
+    # A launch without correlation proves nothing.
+    launch_of.pop(MISSING, None)
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for row in operators:
-        start = int(events.columns.start_ns[row])
-        end = start + int(events.columns.duration_ns[row])
-        spans.setdefault(int(events.columns.tid[row]), []).append((start, end, row))
-    starts: dict[int, npt.NDArray[np.int64]] = {}
-    for thread, items in spans.items():
+        spans[_thread(events, row)].append((int(columns.start_ns[row]), row))
+    for items in spans.values():
         items.sort()
-        starts[thread] = np.array([item[0] for item in items], dtype=np.int64)
     found: dict[int, Mapping[str, Any]] = {}
     for index in missing:
-        launch: int | None = launch_of.get(int(events.columns.correlation[work.row[index]]))
-        thread = None if launch is None else int(events.columns.tid[launch])
-        if launch is None or thread not in spans:
+        launch = launch_of.get(int(columns.correlation[work.row[index]]))
+        if launch is None:
             continue
-        at = int(events.columns.start_ns[launch])
-        place = int(np.searchsorted(starts[thread], at, side="right")) - 1
-        if place >= 0 and at <= spans[thread][place][1]:
-            found[index] = events.args[spans[thread][place][2]]
+        opened = spans.get(_thread(events, launch), [])
+        at = int(columns.start_ns[launch])
+        place = bisect_right(opened, at, key=lambda item: item[0]) - 1
+        if place >= 0:
+            start, row = opened[place]
+            if at <= start + int(columns.duration_ns[row]):
+                found[index] = events.args[row]
     return found
+
+
+def _thread(events: Events, row: int) -> tuple[int, int]:
+    return int(events.columns.pid[row]), int(events.columns.tid[row])
 
 
 def _call(

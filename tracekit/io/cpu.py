@@ -1,10 +1,10 @@
 """Device work of a trace that has no device: operators compute, the backend transfers.
 
-Definitions: compute is the time of leaf operators on the threads that run the
-model; an operator with others inside it is not a leaf, since a wait for a
-collective, which leaves no event, may hide in it. Communication is the
-backend's own span on its worker thread (``gloo:...``). Operators that hand
-work to a backend or wait for it are neither.
+Definitions: compute is the self time of operators of a library (``aten::`` and
+the like). Autograd nodes and Python functions, which have no such prefix, only
+contain them, and a wait for a collective, which leaves no event, may hide in
+their own time. Communication is the backend's span on its worker thread
+(``gloo:...``). Operators that hand work to a backend or wait for it are neither.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tracekit.io import names
 from tracekit.io.events import Events
 
 CPU_DEVICE = -1
+_END_OF_TIME = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +58,7 @@ def device_work(events: Events) -> tuple[str, Work, list[Diagnostic]]:
                 "gloo send and recv are recorded from posting to wait(): an upper bound",
             )
         )  # fmt: skip
-    return "cpu", _work(events, _leaves(events, operators), transfers), notes
+    return "cpu", _work(events, operators, transfers), notes
 
 
 _POSTED_TRANSFERS = frozenset({"gloo:send", "gloo:recv"})
@@ -85,42 +86,70 @@ def _transfers(events: Events) -> npt.NDArray[np.intp]:
     return rows[is_transfer[events.columns.name[rows]]] if len(rows) else rows
 
 
-def _leaves(events: Events, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Operators without another inside them that are not communication, in file order."""
+def _self_time(events: Events, rows: npt.NDArray[np.intp]) -> tuple[Int64, Int64, Int64]:
+    """Where a computing operator is the innermost one: row, start and end of each stretch.
+
+    Operators nest on their thread, so a stretch belongs to the one begun last.
+    """
     columns = events.columns
     start = columns.start_ns[rows]
     end = start + columns.duration_ns[rows]
-    # On each thread events nest: in order of start, longest first, a leaf is one
-    # whose successor begins after it has ended.
-    order = np.lexsort((-end, start, columns.tid[rows], columns.pid[rows]))
-    ordered = rows[order]
-    thread = columns.tid[ordered].astype(np.int64) << 32 | columns.pid[ordered]
-    same_thread = np.concatenate((thread[1:] == thread[:-1], [False]))[: len(ordered)]
-    next_start = np.concatenate((start[order][1:], [0]))[: len(ordered)]
-    leaf = ~same_thread | (next_start >= end[order])
-    is_compute = np.array(
-        [names.CPU_COMMUNICATION_OPERATOR.match(text) is None for text in events.strings],
+    computes = np.array(
+        [names.CPU_COMPUTE_OPERATOR.match(text) is not None for text in events.strings],
         dtype=np.bool_,
-    )
-    kept = ordered[leaf & is_compute[columns.name[ordered]]] if len(ordered) else ordered
-    return np.sort(kept)
+    )[columns.name[rows]]
+    order = np.lexsort((-end, start, columns.tid[rows], columns.pid[rows]))
+    out: list[tuple[int, int, int]] = []
+    thread: tuple[int, int] | None = None
+    stack: list[tuple[int, int, bool]] = []  # row, end, whether it computes
+    at = 0  # up to here the thread's time is given away
+
+    def close(until: int) -> None:
+        """Give the time up to ``until`` to the operators open in it, innermost first."""
+        nonlocal at
+        while stack and at < until:
+            row, row_end, use = stack[-1]
+            stop = min(row_end, until)
+            if use and stop > at:
+                out.append((row, at, stop))
+            at = max(at, stop)
+            if row_end > until:
+                return
+            stack.pop()
+        at = max(at, until)
+
+    for index in order.tolist():
+        row = int(rows[index])
+        here = (int(columns.pid[row]), int(columns.tid[row]))
+        if here != thread:
+            close(_END_OF_TIME)
+            thread, at = here, int(start[index])
+            stack.clear()
+        close(int(start[index]))
+        stack.append((row, int(end[index]), bool(computes[index])))
+    close(_END_OF_TIME)
+    table = np.array(out, dtype=np.int64).reshape(len(out), 3).T
+    return table[0].copy(), table[1].copy(), table[2].copy()
 
 
-def _work(events: Events, compute: npt.NDArray[np.intp], transfers: npt.NDArray[np.intp]) -> Work:
-    row = np.concatenate((compute, transfers))
+def _work(events: Events, operators: npt.NDArray[np.intp], transfers: npt.NDArray[np.intp]) -> Work:
+    row, start, end = _self_time(events, operators)
+    transfer_start = events.columns.start_ns[transfers]
+    transfer_end = transfer_start + events.columns.duration_ns[transfers]
     kind = np.repeat(
         np.array([KernelKind.COMPUTE, KernelKind.COMMUNICATION], dtype=np.uint8),
-        [len(compute), len(transfers)],
+        [len(row), len(transfers)],
     )
-    order = np.argsort(row, kind="stable")
-    row, kind = row[order], kind[order]
-    start = events.columns.start_ns[row] + events.base_ns
+    row = np.concatenate((row, transfers))
+    start = np.concatenate((start, transfer_start)) + events.base_ns
+    end = np.concatenate((end, transfer_end)) + events.base_ns
+    order = np.lexsort((row, start))
     return Work(
-        row=row,
-        start_ns=start,
-        end_ns=start + events.columns.duration_ns[row],
+        row=row[order].astype(np.intp),
+        start_ns=start[order],
+        end_ns=end[order],
         device=np.full(len(row), CPU_DEVICE, dtype=np.int64),
         # Threads take the place of streams; their code is as good a name as any.
-        stream=events.columns.tid[row].astype(np.int64),
-        kind=kind,
+        stream=events.columns.tid[row[order]].astype(np.int64),
+        kind=kind[order],
     )

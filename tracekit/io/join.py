@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from tracekit.core.topology import Group
 from tracekit.core.trace import RankTrace
 from tracekit.io import names
 from tracekit.io.assemble import Window
+from tracekit.io.events import MISSING
 from tracekit.io.records import CollectiveRecord, P2pRecord, Records
 
 
@@ -99,11 +100,13 @@ def _records_by_kind(
     return out
 
 
-def _bytes(sizes: Iterable[list[int]], dtypes: list[str]) -> int:
+def _bytes(sizes: Sequence[list[int]], dtypes: list[str]) -> int:
+    if not sizes:
+        return MISSING  # a barrier has no tensors, and its transfer lists none
     total = 0
     for shape, dtype in zip(sizes, dtypes, strict=False):
         width = names.element_bytes(dtype)
         if width is None:
-            return -1
+            return MISSING
         total += int(np.prod(shape, dtype=np.int64)) * width
     return total

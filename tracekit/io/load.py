@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.core.errors import InputError, UsageError
 from tracekit.core.run import Diagnostic, Run, Severity
 from tracekit.core.topology import AXES, Group, Topology
-from tracekit.core.trace import Calls, Columns, Kernels, RankTrace, Steps
+from tracekit.core.trace import Calls, Columns, Int32, Kernels, RankTrace, Steps
 from tracekit.io import join, kineto, names
 from tracekit.io.assemble import Options, Window, assemble
 from tracekit.io.discover import Found, TraceFile, discover
@@ -221,13 +220,14 @@ def _degrees(groups: Iterable[Group]) -> dict[str, int]:
 
 
 def _with_axes(trace: RankTrace, topology: Topology) -> RankTrace:
-    """Axes of the manifest for the groups that the trace knows without one."""
-    axes = {(group.name, group.ranks): group.axis for group in topology.groups}
-    groups = tuple(
-        dataclasses.replace(group, axis=group.axis or axes.get((group.name, group.ranks)))
-        for group in trace.groups
-    )
-    return dataclasses.replace(trace, groups=groups)
+    """What the manifest knows of the trace's groups: members, description, axis."""
+    known = {(group.name, rank): group for group in topology.groups for rank in group.ranks}
+    groups = []
+    for group in trace.groups:
+        other = known.get((group.name, trace.rank))
+        same = other is not None and group.ranks in ((), other.ranks)
+        groups.append(other if other is not None and same else group)
+    return dataclasses.replace(trace, groups=tuple(groups))
 
 
 # -- windows of one rank -----------------------------------------------------------
@@ -300,11 +300,10 @@ def _extent(trace: RankTrace) -> tuple[int, int]:
     return (min(low), max(high)) if low else (0, 0)
 
 
-def _mapped(table: npt.NDArray[np.int32], ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _mapped(table: Int32, ids: Int32) -> Int32:
     """Ids through a table, -1 kept."""
-    if len(table) == 0:
-        return ids.copy()
-    out: npt.NDArray[np.int32] = np.where(ids >= 0, table[np.maximum(ids, 0)], ids)
+    out: Int32 = ids.copy()
+    out[ids >= 0] = table[ids[ids >= 0]]
     return out
 
 

@@ -62,6 +62,10 @@ _COLLECTIVE_TABLE = tuple((re.compile(pattern, re.IGNORECASE), op) for pattern, 
 CPU_COMMUNICATION_OPERATOR = re.compile(
     r"c10d::|_c10d_functional|c10d_functional|record_param_comms|gloo:|nccl:|mpi:|ucc:"
 )
+# Operators that compute: those of a library. Autograd nodes and functions only contain them.
+CPU_COMPUTE_OPERATOR = re.compile(
+    r"(?!c10d|_c10d|autograd::|gloo:|nccl:|mpi:|ucc:|profiler::)\w+::"
+)
 CPU_TRANSFER = re.compile(r"(?:gloo|mpi|ucc):")
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
