@@ -58,6 +58,9 @@ def run(
     plan = plans.make(options, place.world_size if place else None)
     out = Path(f"tracekit-{plan.name}") if out is None else out
     check_output(out, force)
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # or it writes to the terminal at start and stop
     _require_torch()
     plan = plans.with_device(plan, _device(plan))
     with _terminated_as_interrupt():

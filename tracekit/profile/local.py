@@ -25,6 +25,8 @@ VERDICT_S = 0.3
 # A rank that is stuck in C++ ignores SIGTERM.
 TERMINATE_S = 1.0
 TAIL_LINES = 12
+# How much longer than torch itself to wait for a job in which nothing moves.
+PATIENCE_S = 30.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -66,8 +68,7 @@ class _Job:
 
     def wait(self, on_progress: Callable[[str], None]) -> None:
         """Until all ranks are done, one has failed, or none has moved for too long."""
-        # Beyond the time after which torch itself gives up waiting for a peer.
-        patience_s = self.plan.timeout_s + 30
+        patience_s = self.plan.timeout_s + PATIENCE_S
         said, moved = "starting", time.monotonic()
         while self.alive:
             self._reap()
