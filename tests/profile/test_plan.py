@@ -77,6 +77,8 @@ def test_a_pipeline_gets_a_layer_per_stage_and_two_microbatches() -> None:
         ({"steps": 0}, "--steps 0: must be at least 1"),
         ({"warmup": 0}, "--warmup 0: must be at least 1"),
         ({"batch": -1}, "--batch -1"),
+        ({"timeout_s": 0.0}, "--timeout 0: must be"),
+        ({"timeout_s": float("nan")}, "--timeout nan: must be"),
         ({"seed": -1}, "--seed -1"),
         ({"dtype": "int8"}, "--dtype 'int8' is not known; choose from float32, bfloat16"),
     ],

@@ -68,6 +68,9 @@ def profile(
     device: Annotated[
         str, typer.Option(help="auto (GPUs if there is one for each rank), cpu or cuda.")
     ] = DEFAULTS.device,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that a rank waits for another before the job fails.")
+    ] = DEFAULTS.timeout_s,
 ) -> None:
     """Run a small model on several ranks under torch.profiler and write a run folder.
 
@@ -101,6 +104,7 @@ def profile(
         faults=tuple(fault or ()),
         seed=seed,
         device=device,
+        timeout_s=timeout,
     )
     here = place.from_environment(os.environ)
     if here is not None and here.rank > 0:  # one voice per job

@@ -143,6 +143,8 @@ def _check_choices(options: Options) -> None:
             f"--warmup {options.warmup}: must be at least 1; "
             "the first step sets up what later ones reuse"
         )
+    if not 0 < options.timeout_s < math.inf:
+        raise UsageError(f"--timeout {options.timeout_s:g}: must be a number of seconds above 0")
     if options.seed < 0:
         raise UsageError(f"--seed {options.seed}: must not be negative")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
@@ -74,7 +74,7 @@ def profile(plan: Plan, place: Place, folder: Path, report: Report) -> None:
     device = (
         torch.device("cuda", place.local_rank) if plan.device == "cuda" else torch.device("cpu")
     )
-    mesh = make_mesh(plan.degrees, device.type)
+    mesh = make_mesh(plan, device.type)
     workload = workloads.build(plan.spec, mesh, device)
     planter = Planter(plan.faults, place.rank, workload)
     for step in range(plan.warmup):
@@ -96,14 +96,23 @@ def profile(plan: Plan, place: Place, folder: Path, report: Report) -> None:
         manifest.write(folder, _manifest(plan, parts))
 
 
-def make_mesh(degrees: dict[str, int], device_type: str) -> DeviceMesh:
-    """The device mesh of a job: one axis per degree, outermost first."""
-    names = tuple(degrees)
-    if len(names) > 1:
-        return init_device_mesh(device_type, tuple(degrees.values()), mesh_dim_names=names)
-    # A single axis would share the default group with the runner's own barriers; keep them apart.
-    group = dist.new_group(group_desc=f"mesh_{names[0]}")
-    return DeviceMesh.from_group(group, device_type, mesh_dim_names=names)
+def make_mesh(plan: Plan, device_type: str) -> DeviceMesh:
+    """The device mesh of a job: one axis per degree, outermost first.
+
+    Every axis has groups of its own, also one that spans all ranks: the default
+    group is left to the runner's barriers. And every group has the plan's timeout,
+    where ``init_device_mesh`` would let a rank wait half an hour.
+    """
+    ranks = torch.arange(plan.world_size).view(*plan.degrees.values())
+    own = []
+    for place, (axis, degree) in enumerate(plan.degrees.items()):
+        group, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+            ranks.movedim(place, -1).reshape(-1, degree).tolist(),
+            timeout=timedelta(seconds=plan.timeout_s),
+            group_desc=f"mesh_{axis}",
+        )
+        own.append(group)
+    return DeviceMesh.from_group(own, device_type, mesh=ranks, mesh_dim_names=tuple(plan.degrees))
 
 
 def _record(
