@@ -62,9 +62,12 @@ def whole(result: BreakdownResult, section: Section) -> Bars:
         Series(part.label, part.role, (float(part.values(mean).iloc[0]),))
         for part in parts(section)
     )
+    title = "Where a step goes"
+    if len(section.run.traces) > 1:
+        title += " (mean over ranks)"
     # A part that does not occur is no news in a list of where time goes.
     present = tuple(item for item in series if item.values[0])
-    return Bars("Where a step goes (mean over ranks)", ("a step",), present, "ns", "time per step")
+    return Bars(title, ("a step",), present, "ns", "time per step")
 
 
 def by_rank(
@@ -89,13 +92,14 @@ def by_rank(
     positions = [i for i, rank in enumerate(means.index) if rank in marked]
     if positions:
         caption += f" Outlined: {section.who(marked)}."
+    series = (
+        Series(part.label, part.role, tuple(part.values(means).astype(float)))
+        for part in parts(section)
+    )
     return Bars(
         "The same, rank by rank",
         tuple(names),
-        tuple(
-            Series(part.label, part.role, tuple(part.values(means).astype(float)))
-            for part in parts(section)
-        ),
+        tuple(item for item in series if any(item.values)),
         "ns",
         "time per step",
         "" if horizontal else "rank",

@@ -17,10 +17,11 @@ SCHEMA = ANALYZER.tables["per_step"]
 
 def build(result: BreakdownResult, section: Section) -> Sequence[Block]:
     """Answer, the step and its ranks as pictures, ranks as a table, every step folded."""
+    several = len(section.run.traces) > 1
     return (
         _answer(result, section),
         whole(result, section),
-        by_rank(result, section, horizontal=True),
+        *((by_rank(result, section, horizontal=True),) if several else ()),
         _ranks(result, section),
         Folded("Every rank and step", (_steps(section, result),)),
     )

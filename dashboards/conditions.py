@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracekit.core.run import Diagnostic, Severity
+from tracekit.report import format
 from tracekit.report.blocks import (
     Answer,
     Block,
@@ -120,9 +121,23 @@ def _conditions(conditions: Mapping[str, Any]) -> tuple[Block, ...]:
     blocks: list[Block] = [KeyValues("Run", single)] if single else []
     for name, values in conditions.items():
         if isinstance(values, Mapping) and values:
-            items = tuple((str(key), _word(value)) for key, value in values.items())
+            # Names of the environment are to be copied, the others to be read.
+            raw = name == "environment"
+            items = tuple(
+                (key, _word(value)) if raw else _fact(str(key), value)
+                for key, value in values.items()
+            )
             blocks.append(KeyValues(name.capitalize(), items))
     return tuple(blocks)
+
+
+def _fact(key: str, value: object) -> tuple[str, object]:
+    """A condition in words: sizes in bytes and large counts are written out."""
+    if isinstance(value, int) and key.endswith("_bytes"):
+        return key.removesuffix("_bytes"), format.quantity(value, "bytes")
+    if isinstance(value, int) and key in ("params", "vocab"):
+        return key, format.quantity(value, "count")
+    return key.replace("_", " "), _word(value)
 
 
 def _word(value: object) -> object:

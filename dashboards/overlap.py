@@ -32,12 +32,13 @@ def build(result: OverlapResult, section: Section) -> Sequence[Block]:
     blocks: list[Block] = [_answer(result, section)]
     if result.per_step["comm_ns"].sum() > 0:
         blocks.append(_where(result.per_step, section))
-    if len(result.per_axis) > 1:
-        blocks.append(_axes(result.per_axis))
-    if len(result.per_axis):
-        blocks.append(_axis_table(result))
-    if len(result.per_op):
-        blocks.append(_ops(result))
+    axes, ops = (frame[frame["comm_ns"] > 0] for frame in (result.per_axis, result.per_op))
+    if len(axes) > 1:
+        blocks.append(_axes(axes))
+    if len(axes):
+        blocks.append(_axis_table(axes))
+    if len(ops):
+        blocks.append(_ops(ops))
     blocks.append(Folded("Every rank and step", (_steps(result),)))
     return blocks
 
@@ -113,7 +114,7 @@ def _axes(frame: pd.DataFrame) -> Bars:
     )
 
 
-def _axis_table(result: OverlapResult) -> Table:
+def _axis_table(frame: pd.DataFrame) -> Table:
     labels = {
         "axis": "axis",
         "comm_ns": "communication",
@@ -121,14 +122,12 @@ def _axis_table(result: OverlapResult) -> Table:
         "exposed_ns": "exposed",
         "overlap_ratio": "overlap",
     }
-    return table(
-        "Parallel axes", result.per_axis, ANALYZER.tables["per_axis"], labels, worst="exposed_ns"
-    )
+    return table("Parallel axes", frame, ANALYZER.tables["per_axis"], labels, worst="exposed_ns")
 
 
-def _ops(result: OverlapResult) -> Table:
+def _ops(frame: pd.DataFrame) -> Table:
     labels = {"op": "operation", "n": "n", "comm_ns": "communication", "exposed_ns": "exposed"}
-    frame = result.per_op.sort_values("exposed_ns", ascending=False, kind="stable")
+    frame = frame.sort_values("exposed_ns", ascending=False, kind="stable")
     return table(
         "Operations, most exposed first",
         frame,

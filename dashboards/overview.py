@@ -25,6 +25,7 @@ from tracekit.report.section import Section, plural
 from ._parts import by_rank, counted, lost, parts, per_rank, whole
 
 TOP_FINDINGS = 5
+UNEVEN = 0.05  # mean and median of the step are both told when they differ by more
 STANDS_OUT = 1.10  # a rank is named when it is this much above the median of the others
 
 
@@ -57,16 +58,33 @@ def _no_answer(section: Section) -> Answer:
 def _verdict(result: BreakdownResult, section: Section, culprit: int | None) -> Answer:
     frame = counted(result)
     lost_ns = float(lost(frame, section).mean())
-    step_ns = float(frame["step_ns"].mean())
-    sentence = f"A step takes {format.quantity(result.step_p50_ns, 'ns')}"
-    if lost_ns:
-        share = format.quantity(lost_ns / step_ns, "ratio")
-        sentence += (
-            f"; {format.quantity(lost_ns, 'ns')} of it ({share}) are lost, {_cause(frame, section)}"
-        )
+    share = format.quantity(lost_ns / float(frame["step_ns"].mean()), "ratio")
+    amount = format.quantity(lost_ns, "ns")
+    if not lost_ns:
+        loss = "none of it is known to be lost"
+    elif _uneven(frame):
+        loss = f"{share} of step time ({amount} per step) is lost, {_cause(frame, section)}"
     else:
-        sentence += "; none of it is known to be lost"
-    return Answer(f"{sentence}. {_who(result, section, culprit)}".strip(), _steady(result, section))
+        loss = f"{amount} of it ({share}) are lost, {_cause(frame, section)}"
+    words = (f"{_length(frame)}; {loss}.", _who(result, section, culprit))
+    return Answer(" ".join(filter(None, words)), _steady(result, section))
+
+
+def _uneven(frame: pd.DataFrame) -> bool:
+    """Whether a few long steps pull the mean away from the typical step."""
+    mean, median = float(frame["step_ns"].mean()), float(frame["step_ns"].median())
+    return abs(mean - median) > UNEVEN * median
+
+
+def _length(frame: pd.DataFrame) -> str:
+    """How long a step is; both averages where they tell different stories."""
+    units = format.scale("ns", (frame["step_ns"].mean(),))
+    median = units.quantity(frame["step_ns"].median())
+    if not _uneven(frame):
+        return f"A step takes {median}"
+    return (
+        f"A step takes {median} (median) but {units.quantity(frame['step_ns'].mean())} on average"
+    )
 
 
 def _cause(frame: pd.DataFrame, section: Section) -> str:

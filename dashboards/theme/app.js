@@ -91,7 +91,8 @@
     const exact = document.getElementById(name);
     if (exact?.matches("article.page")) return exact;
     const run = runs.find((item) => !item.hidden) ?? runs[0];
-    return pagesOf(run).find((page) => page.dataset.page === name) ?? null;
+    const named = (item) => pagesOf(item).find((page) => page.dataset.page === name);
+    return named(run) ?? runs.map(named).find(Boolean) ?? null;
   }
 
   function show(page, focus) {

@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One file per kind of report."""
     path = tmp_path_factory.mktemp("reports")
     sections = {
-        "plain": [made.section()],
+        "plain": [made.slow()],
         "hostile": [made.hostile()],
         "large": [made.large()],
         "several": [made.section(), made.hostile(), made.unavailable()],
@@ -134,6 +134,17 @@ def test_navigation_by_keyboard(browser: Any, folder: Path) -> None:
     assert browser.switch_to.active_element.get_attribute("id") == "overlap"
     browser.back()
     WebDriverWait(browser, 5).until(lambda b: b.find_element("id", "overview").is_displayed())
+
+
+def test_the_culprit_is_outlined(browser: Any, folder: Path) -> None:
+    open_page(browser, folder / "plain.html", "overview")
+    assert len(browser.find_elements("css selector", "#overview .shapelayer path")) == 1
+
+
+def test_several_runs_open_side_by_side(browser: Any, folder: Path) -> None:
+    open_page(browser, folder / "several.html", "")
+    assert browser.find_element("id", "runs").is_displayed()
+    assert browser.get_log("browser") == []
 
 
 def test_runs_switch_and_keep_the_page(browser: Any, folder: Path) -> None:

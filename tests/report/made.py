@@ -140,6 +140,11 @@ def hostile() -> Section:
     )
 
 
+def slow() -> Section:
+    """Four ranks of which rank 2 computes longest."""
+    return section(run(*(trace(rank, compute_ms=8 if rank == 2 else 6) for rank in range(4))))
+
+
 def large(ranks: int = 100) -> Section:
     """More ranks than can be named one by one; rank 5 computes longest."""
     return section(

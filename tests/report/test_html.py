@@ -65,10 +65,11 @@ def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@pytest.fixture(scope="module", params=["plain", "hostile", "large", "unavailable"])
+@pytest.fixture(scope="module", params=["plain", "slow", "hostile", "large", "unavailable"])
 def section(request: pytest.FixtureRequest) -> Section:
     sections = {
         "plain": made.section,
+        "slow": made.slow,
         "hostile": made.hostile,
         "large": made.large,
         "unavailable": made.unavailable,
@@ -149,6 +150,7 @@ def test_plotly_reads_no_tag_in_a_name() -> None:
 def test_several_runs_have_pages_of_their_own() -> None:
     document = Document(html.render([made.section(), made.section(made.run(name="other"))]))
     ids = [attrs["id"] for tag, attrs in document.tags if tag == "article"]
+    assert ids[0] == "runs"
     assert "run1-overlap" in ids
     assert "run2-overlap" in ids
     every = [attrs["id"] for _, attrs in document.tags if "id" in attrs]

@@ -4,7 +4,7 @@ from tests.report import made
 from tracekit.report import text
 
 GOLDEN = """\
-tp 2 · H100, 1 host · bf16 · tp 2 · 5 steps · 2 of 2 ranks
+tp 2 · 2 × H100, 1 host · bf16 · tp 2 · 5 steps · 2 of 2 ranks
 
 Overview
 --------

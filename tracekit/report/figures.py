@@ -53,13 +53,15 @@ def _bars(block: Bars) -> Figure:
     else:
         height = COLUMN_CHART_HEIGHT
     sideways = block.horizontal or single
+    gap = 0.3 if block.horizontal else 0.12
     layout: dict[str, Any] = {
         "barmode": "stack",
-        "bargap": 0.3 if block.horizontal else 0.12,
+        "bargap": gap,
         "xaxis": values if sideways else labels,
         "yaxis": labels if sideways else values,
         "shapes": [
-            _outline(place, totals[place], units, sideways) for place in sorted(block.marked)
+            _outline((1 - gap) / 2, place, units.value(totals[place]), sideways)
+            for place in sorted(block.marked)
         ],
     }
     if single:  # edge to edge, like a line of text
@@ -75,9 +77,9 @@ def _totals(block: Bars) -> list[float]:
     return [sum(value or 0.0 for value in column) for column in columns]
 
 
-def _outline(position: int, total: float, units: format.Scale, sideways: bool) -> dict[str, Any]:
+def _outline(half: float, position: int, total: float | None, sideways: bool) -> dict[str, Any]:
     """A dark frame around one whole bar."""
-    across, along = (position - 0.5, position + 0.5), (0, units.value(total))
+    across, along = (position - half, position + half), (0, total)
     x, y = (along, across) if sideways else (across, along)
     line = {"color": INK, "width": 2}
     return {"type": "rect", "x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1], "line": line}

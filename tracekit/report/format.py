@@ -8,6 +8,7 @@ markup, as a terminal escape or as a change of writing direction.
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "ratio": ((0.01, "%"),),
     "gbps": ((1.0, "GB/s"),),
 }
+
+_UNITS = sorted({suffix for steps in _SCALES.values() for _, suffix in steps}, key=len)
+_NUMBER_AND_UNIT = re.compile(rf"(\d) ({'|'.join(map(re.escape, reversed(_UNITS)))})(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,11 @@ def plain(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(char) for char in text)
+
+
+def nobreak(text: str) -> str:
+    """The same sentence with no line break between a number and its unit."""
+    return _NUMBER_AND_UNIT.sub("\\1\u00a0\\2", text)
 
 
 def _visible(char: str) -> str:

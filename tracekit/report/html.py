@@ -34,8 +34,8 @@ from tracekit.report.blocks import (
     Table,
     TableColumn,
 )
-from tracekit.report.page import DASHBOARDS, AnyPage, pages
-from tracekit.report.section import Section
+from tracekit.report.page import DASHBOARDS, AnyPage, pages, runs_pages
+from tracekit.report.section import Section, plural
 
 MAX_ROWS = 200
 # The style element that Plotly creates is empty; it fills it through the object model.
@@ -85,6 +85,9 @@ def render(sections: Sequence[Section]) -> str:
     The same sections give the same bytes. Write it as UTF-8.
     """
     runs = tuple(_run(section, i, len(sections) > 1) for i, section in enumerate(sections))
+    names = " · ".join(run.name for run in runs)
+    if len(runs) > 1:
+        runs = (_all_runs(sections), *runs)
     charts = _Charts()
     style, script = _theme("style.css"), _theme("app.js")
     environment = jinja2.Environment(
@@ -93,12 +96,13 @@ def render(sections: Sequence[Section]) -> str:
     environment.filters |= {
         "plain": format.plain,
         "short": format.shorten,
+        "nobreak": format.nobreak,
         "percent": lambda value: format.quantity(value, "ratio"),
     }
     environment.tests["block"] = lambda value, name: type(value).__name__ == name
     template = environment.from_string(_theme("page.html"))
     document = template.render(
-        title=" · ".join(run.name for run in runs),
+        title=names,
         runs=runs,
         policy=_policy(style, script),
         style=_raw(style),
@@ -150,6 +154,15 @@ def _run(section: Section, index: int, several: bool) -> _RunView:
         views=views,
         diagnostics=len(section.run.diagnostics),
     )
+
+
+def _all_runs(sections: Sequence[Section]) -> _RunView:
+    """The runs side by side, in the place of a run of its own."""
+    views = tuple(
+        _View(page.slug, page.slug, page.title, True, tuple(page.build(sections)))
+        for page in runs_pages()
+    )
+    return _RunView("all", "All runs", (plural(len(sections), "run"),), views, 0)
 
 
 def _views(section: Section, prefix: str) -> Iterator[_View]:

@@ -89,16 +89,35 @@ class RunPage:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class RunsPage:
+    """A page over all runs of a report that has several."""
+
+    title: str
+    slug: str
+    build: Callable[[Sequence[Section]], Sequence[Block]]
+    order: int
+
+
 def pages() -> tuple[AnyPage, ...]:
-    """Every page of the package, in the order of the report."""
+    """Every page about one run, in the order of the report."""
+    return tuple(page for page in _found() if not isinstance(page, RunsPage))
+
+
+def runs_pages() -> tuple[RunsPage, ...]:
+    """Every page about several runs, in the order of the report."""
+    return tuple(page for page in _found() if isinstance(page, RunsPage))
+
+
+def _found() -> list[AnyPage | RunsPage]:
     package = importlib.import_module(DASHBOARDS)
     names = (module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
-    found: list[AnyPage] = [
+    found: list[AnyPage | RunsPage] = [
         importlib.import_module(f"{DASHBOARDS}.{name}").PAGE
         for name in names
         if not name.startswith("_")
     ]
-    return tuple(sorted(found, key=lambda page: (page.order, page.slug)))
+    return sorted(found, key=lambda page: (page.order, page.slug))
 
 
 def _method(analyzer: Analyzer[Any]) -> Folded:

@@ -116,9 +116,15 @@ def _condition(run: Run, group: str, field: str) -> Any:
 
 
 def _devices(section: Section) -> str:
+    """ "16 × H100, 2 hosts"; a CPU by its model where that is known."""
     run = section.run
-    device = _condition(run, "hardware", "device")
-    kind = str(device) if device else ("CPU" if section.on_cpu else "GPU")
+    model = _condition(run, "hardware", "cpu" if section.on_cpu else "device")
+    kind = "CPU" if section.on_cpu else str(model or "GPU")
+    if section.on_cpu and model:
+        kind += f" ({model})"
+    count = _condition(run, "hardware", "count")
+    if isinstance(count, int) and count > 1 and not section.on_cpu:
+        kind = f"{count} × {kind}"
     hosts = len(set(section.hosts.values()))
     return f"{kind}, {plural(hosts, 'host')}" if hosts else kind
 
