@@ -30,12 +30,45 @@ class Diagnostic:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What one trace file is; None or empty where it does not say.
+
+    Attributes:
+        rank_from: where its rank comes from: "content", "name" or "order".
+        device_type: "gpu", "cpu", or "none" without device work.
+        software: versions by name, as far as the header tells.
+        bytes: size of the file as stored.
+        events: complete events kept.
+        calls: communication calls; grouped_calls: those of them whose group is known.
+        steps: numbers of its steps.
+    """
+
+    name: str
+    bytes: int
+    rank: int
+    rank_from: str
+    world_size: int | None
+    backend: str | None
+    host: str | None
+    device_type: str
+    devices: tuple[str, ...]
+    software: Mapping[str, str]
+    events: int
+    kernels: int
+    calls: int
+    grouped_calls: int
+    steps: tuple[int, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """All loaded ranks of one job, in rank order. Only ``io.load`` makes one.
 
     ``conditions`` follows the schema of ``run.json``; it is empty when the
-    traces came without one. ``truth`` lists the faults planted on purpose.
+    traces came without one. ``truth`` lists the faults planted on purpose,
+    ``files`` what each trace file is, in the order of reading.
     """
 
     name: str
@@ -44,6 +77,7 @@ class Run:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
     truth: tuple[Mapping[str, Any], ...] = ()
+    files: tuple[FileFacts, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

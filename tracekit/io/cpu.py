@@ -35,7 +35,7 @@ class Work:
     kind: npt.NDArray[np.uint8]
 
 
-def device_work(events: Events) -> tuple[str, Work, list[Diagnostic]]:
+def device_work(events: Events, backend: str | None) -> tuple[str, Work, list[Diagnostic]]:
     """ "cpu" and the work of a CPU-only trace; "none" where its operators prove nothing.
 
     A GPU job recorded without device activity also holds operators only, but
@@ -43,7 +43,7 @@ def device_work(events: Events) -> tuple[str, Work, list[Diagnostic]]:
     """
     operators = events.rows(names.OPERATOR_CATEGORIES)
     transfers = _transfers(events)
-    reason = _why_not_cpu(events)
+    reason = _why_not_cpu(events, backend)
     if reason is not None:
         note = Diagnostic("no-device-work", Severity.WARNING, None, 1, reason)
         return "none", _work(events, operators[:0], transfers[:0]), [note]
@@ -64,13 +64,11 @@ def device_work(events: Events) -> tuple[str, Work, list[Diagnostic]]:
 _POSTED_TRANSFERS = frozenset({"gloo:send", "gloo:recv"})
 
 
-def _why_not_cpu(events: Events) -> str | None:
+def _why_not_cpu(events: Events, backend: str | None) -> str | None:
     """Why the operators of this trace are not its compute, if so."""
     if len(events.rows(names.FOREIGN_DEVICE_CATEGORIES)):
         return "the device rows of this accelerator are not understood; only its host was read"
-    info = events.header.get("distributedInfo")
-    backend = str(info.get("backend", "")) if isinstance(info, dict) else ""
-    if len(events.rows(names.LAUNCH_CATEGORIES)) or "nccl" in backend:
+    if len(events.rows(names.LAUNCH_CATEGORIES)) or "nccl" in (backend or ""):
         return (
             "an accelerator was used but no device activity was recorded; "
             "record with ProfilerActivity.CUDA (or XPU) as well"

@@ -1,35 +1,11 @@
-"""Process groups as traces describe them, in the header and in the arguments of events."""
+"""Process groups as the arguments of events name them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
 
 from tracekit.core.topology import Group
 from tracekit.io.names import mesh_axis
-
-
-def groups_of_header(header: Mapping[str, Any]) -> tuple[Group, ...]:
-    """The groups of ``distributedInfo.pg_config``, in its order."""
-    info = header.get("distributedInfo")
-    config = info.get("pg_config") if isinstance(info, dict) else None
-    if isinstance(config, str):
-        try:
-            config = msgspec.json.decode(config)
-        except msgspec.DecodeError:
-            config = None
-    if not isinstance(config, list):
-        return ()
-    return tuple(_group(entry) for entry in config if isinstance(entry, dict))
-
-
-def _group(entry: Mapping[str, Any]) -> Group:
-    name = str(entry.get("pg_name", ""))
-    description = str(entry.get("pg_desc", entry.get("uid", "")))
-    return Group(name, description, rank_list(entry.get("ranks")), mesh_axis(description))
 
 
 def rank_list(value: object) -> tuple[int, ...]:

@@ -17,17 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import numpy as np
-
 from tracekit.core.errors import InputError, UsageError
-from tracekit.core.run import Diagnostic, Run, Severity
+from tracekit.core.run import Diagnostic, FileFacts, Run, Severity
 from tracekit.core.topology import AXES, Group, Topology
-from tracekit.core.trace import Calls, Columns, Int32, Kernels, RankTrace, Steps
+from tracekit.core.trace import RankTrace
 from tracekit.io import join, kineto, names
 from tracekit.io.assemble import Options, Window, assemble
 from tracekit.io.discover import Found, TraceFile, discover
-from tracekit.io.events import StringTable
 from tracekit.io.manifest import Manifest
+from tracekit.io.merge import merge
 
 Progress = Callable[[Path], None]
 
@@ -107,63 +105,71 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _run(found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diagnostic]) -> Run:
+    facts = _facts(windows)
     by_rank: dict[int, list[tuple[TraceFile, Window]]] = defaultdict(list)
-    for (file, window), (rank, note) in zip(windows, _ranks(windows), strict=True):
-        by_rank[rank].append((file, window))
-        notes.extend(dataclasses.replace(item, rank=rank) for item in window.diagnostics)
-        notes.extend(note)
+    for item, fact in zip(windows, facts, strict=True):
+        by_rank[fact.rank].append(item)
+        notes.extend(fact.diagnostics)
     topology = _topology(found.manifest, windows)
-    traces = tuple(_with_axes(_merge(rank, by_rank[rank]), topology) for rank in sorted(by_rank))
     run = Run(
         name=found.name,
-        traces=traces,
+        traces=tuple(
+            _with_groups(merge(rank, by_rank[rank]), topology) for rank in sorted(by_rank)
+        ),
         topology=topology,
         conditions=found.manifest.conditions if found.manifest else {},
-        diagnostics=(),
         truth=tuple(found.manifest.truth) if found.manifest else (),
+        files=facts,
     )
     if run.missing_ranks:
-        notes.append(
-            Diagnostic(
-                "missing-ranks", Severity.INFO, None, len(run.missing_ranks),
-                f"{len(traces)} of {topology.world_size} ranks are here; "
-                "what needs all of them is left out",
-            )
-        )  # fmt: skip
+        here = f"{len(run.traces)} of {topology.world_size} ranks are here"
+        message = f"{here}; what needs all of them is left out"
+        count = len(run.missing_ranks)
+        notes.append(Diagnostic("missing-ranks", Severity.INFO, None, count, message))
     return dataclasses.replace(run, diagnostics=_collected(notes))
 
 
-def _ranks(
-    windows: Iterable[tuple[TraceFile, Window]],
-) -> list[tuple[int, list[Diagnostic]]]:
-    """The rank of each window: by content, else by manifest or name, else by order."""
-    given: list[tuple[int | None, list[Diagnostic]]] = []
-    for file, window in windows:
-        notes = []
-        if window.rank is not None and file.rank is not None and window.rank != file.rank:
-            notes.append(
-                Diagnostic(
-                    "rank-by-content", Severity.WARNING, window.rank, 1,
-                    f"{file.path.name} says rank {file.rank}, its content rank "
-                    f"{window.rank}; the content counts",
-                )
-            )  # fmt: skip
-        rank = file.rank if window.rank is None else window.rank
-        given.append((rank, notes))
-    taken = {rank for rank, _ in given if rank is not None}
-    free = (number for number in range(len(given) + len(taken)) if number not in taken)
-    out = []
-    for (file, _), (rank, notes) in zip(windows, given, strict=True):
-        if rank is None:
-            rank = next(free)
-            notes.append(
-                Diagnostic(
-                    "rank-guessed", Severity.WARNING, rank, 1,
-                    f"{file.path.name} does not say its rank; numbered in order of names",
-                )
-            )  # fmt: skip
-        out.append((rank, notes))
-    return out
+def _facts(windows: Sequence[tuple[TraceFile, Window]]) -> tuple[FileFacts, ...]:
+    """What each file is, with its rank: by content, else by manifest or name, else by order."""
+    given = [
+        file.rank if window.header.rank is None else window.header.rank for file, window in windows
+    ]
+    taken = {rank for rank in given if rank is not None}
+    free = (number for number in itertools.count() if number not in taken)
+    return tuple(
+        _file_facts(file, window, next(free) if rank is None else rank)
+        for (file, window), rank in zip(windows, given, strict=True)
+    )
+
+
+def _file_facts(file: TraceFile, window: Window, rank: int) -> FileFacts:
+    header, trace = window.header, window.trace
+    source = "content" if header.rank is not None else "name" if file.rank is not None else "order"
+    notes = list(window.diagnostics)
+    if header.rank is not None and file.rank not in (None, header.rank):
+        message = f"{file.path.name} says rank {file.rank}, its content says {rank}, which counts"
+        notes.append(Diagnostic("rank-by-content", Severity.WARNING, None, 1, message))
+    if source == "order":
+        message = f"{file.path.name} does not say its rank; numbered in order of names"
+        notes.append(Diagnostic("rank-guessed", Severity.WARNING, None, 1, message))
+    return FileFacts(
+        name=file.path.name,
+        bytes=file.path.stat().st_size,
+        rank=rank,
+        rank_from=source,
+        world_size=header.world_size,
+        backend=header.backend,
+        host=header.host,
+        device_type=trace.device_type,
+        devices=header.devices,
+        software=header.software,
+        events=window.events,
+        kernels=len(trace.kernels),
+        calls=len(trace.calls),
+        grouped_calls=int((trace.calls.group >= 0).sum()),
+        steps=tuple(trace.steps.number.tolist()),
+        diagnostics=tuple(dataclasses.replace(note, rank=rank) for note in notes),
+    )
 
 
 def _collected(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
@@ -190,8 +196,8 @@ def _topology(manifest: Manifest | None, windows: list[tuple[TraceFile, Window]]
     """
     sizes: dict[int, list[str]] = defaultdict(list)
     for file, window in windows:
-        if window.world_size is not None:
-            sizes[window.world_size].append(file.path.name)
+        if window.header.world_size is not None:
+            sizes[window.header.world_size].append(file.path.name)
     if len(sizes) > 1:
         listed = "; ".join(f"{size}: {files[0]} ({len(files)})" for size, files in sizes.items())
         raise InputError(f"the files come from jobs of different world size ({listed})")
@@ -219,7 +225,7 @@ def _degrees(groups: Iterable[Group]) -> dict[str, int]:
     return {axis: sizes[axis] for axis in AXES if sizes.get(axis, 1) > 1}
 
 
-def _with_axes(trace: RankTrace, topology: Topology) -> RankTrace:
+def _with_groups(trace: RankTrace, topology: Topology) -> RankTrace:
     """What the manifest knows of the trace's groups: members, description, axis."""
     known = {(group.name, rank): group for group in topology.groups for rank in group.ranks}
     groups = []
@@ -228,89 +234,3 @@ def _with_axes(trace: RankTrace, topology: Topology) -> RankTrace:
         same = other is not None and group.ranks in ((), other.ranks)
         groups.append(other if other is not None and same else group)
     return dataclasses.replace(trace, groups=tuple(groups))
-
-
-# -- windows of one rank -----------------------------------------------------------
-
-
-def _merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
-    """One trace from the successive windows of a rank.
-
-    Raises:
-        InputError: two files cover the same time, so one is a copy or the rank is wrong.
-    """
-    if len(files) == 1:
-        return dataclasses.replace(files[0][1].trace, rank=rank)
-    files = sorted(files, key=lambda item: _extent(item[1].trace)[0])
-    for (first, one), (second, other) in itertools.pairwise(files):
-        if _extent(other.trace)[0] < _extent(one.trace)[1]:
-            raise InputError(
-                f"{first.path} and {second.path} both hold rank {rank} at the same time; "
-                "move one away, or name a single file"
-            )
-    table = StringTable()
-    groups: dict[Group, int] = {}
-    parts: dict[str, list[Columns]] = {"kernels": [], "calls": [], "steps": []}
-    kernels = steps = 0
-    for _, window in files:
-        trace = window.trace
-        name = np.array([table[text] for text in trace.names], dtype=np.int32)
-        group = np.array(
-            [groups.setdefault(item, len(groups)) for item in trace.groups], dtype=np.int32
-        )
-        step = trace.kernels.step
-        parts["kernels"].append(
-            dataclasses.replace(
-                trace.kernels,
-                name_id=_mapped(name, trace.kernels.name_id),
-                step=np.where(step >= 0, step + steps, step).astype(np.int32),
-            )
-        )
-        parts["calls"].append(
-            dataclasses.replace(
-                trace.calls,
-                kernel=trace.calls.kernel + np.int32(kernels),
-                op_id=_mapped(name, trace.calls.op_id),
-                dtype_id=_mapped(name, trace.calls.dtype_id),
-                group=_mapped(group, trace.calls.group),
-            )
-        )
-        parts["steps"].append(trace.steps)
-        kernels += len(trace.kernels)
-        steps += len(trace.steps)
-    first_trace = files[0][1].trace
-    return RankTrace(
-        rank=rank,
-        host=first_trace.host,
-        device_type=first_trace.device_type,
-        steps=_concatenated(Steps, parts["steps"]),
-        kernels=_concatenated(Kernels, parts["kernels"]),
-        calls=_concatenated(Calls, parts["calls"]),
-        names=tuple(table),
-        groups=tuple(groups),
-    )
-
-
-def _extent(trace: RankTrace) -> tuple[int, int]:
-    """First start and last end of anything in a window, in ns."""
-    starts = (trace.steps.start_ns, trace.kernels.start_ns)
-    ends = (trace.steps.end_ns, trace.kernels.end_ns)
-    low = [int(values.min()) for values in starts if len(values)]
-    high = [int(values.max()) for values in ends if len(values)]
-    return (min(low), max(high)) if low else (0, 0)
-
-
-def _mapped(table: Int32, ids: Int32) -> Int32:
-    """Ids through a table, -1 kept."""
-    out: Int32 = ids.copy()
-    out[ids >= 0] = table[ids[ids >= 0]]
-    return out
-
-
-def _concatenated(kind: type[Any], parts: list[Columns]) -> Any:
-    return kind(
-        **{
-            item.name: np.concatenate([getattr(part, item.name) for part in parts])
-            for item in dataclasses.fields(kind)
-        }
-    )
