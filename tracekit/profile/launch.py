@@ -14,6 +14,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from tracekit.core.errors import RankFailedError, UsageError
 from tracekit.profile import local
 from tracekit.profile import place as places
 from tracekit.profile import plan as plans
+from tracekit.profile.local import TAIL_LINES
 from tracekit.profile.place import Place
 from tracekit.profile.plan import Options, Plan
 
@@ -58,9 +60,8 @@ def run(
     plan = plans.make(options, place.world_size if place else None)
     out = Path(f"tracekit-{plan.name}") if out is None else out
     check_output(out, force)
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # or it writes to the terminal at start and stop
+    # Or the profiler writes to the terminal when it starts and stops.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     _require_torch()
     plan = plans.with_device(plan, _device(plan))
     with _terminated_as_interrupt():
@@ -109,9 +110,14 @@ def partial_folder(out: Path) -> Iterator[Path]:
 def publish(folder: Path, out: Path) -> None:
     """Give a finished folder its name."""
     folder.chmod(0o777 & ~_umask())  # mkdtemp makes it private
-    if out.exists():
-        shutil.rmtree(out)
+    if not out.exists():
+        folder.rename(out)
+        return
+    # Aside first: deleting takes a while, and an interrupt must not cost both.
+    replaced = folder.with_name(f"{folder.name}.replaced")
+    out.rename(replaced)
     folder.rename(out)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _umask() -> int:
@@ -153,16 +159,20 @@ def _run_as_rank(plan: Plan, place: Place, out: Path, on_progress: Progress) -> 
     on_progress(f"meeting {place.world_size - 1} other ranks at {place.init_method}")
     _join(plan, place)
     with partial_folder(out) if place.rank == 0 else contextlib.nullcontext() as folder:
-        shared = [str(folder)]
+        shared = [str(folder.absolute()) if folder else None]
         try:
             dist.broadcast_object_list(shared, src=0)
+            assert shared[0] is not None
             worker.profile(plan, place, Path(shared[0]), on_progress)
             if folder is not None:
                 publish(folder, out)
             dist.barrier()
         except (RuntimeError, OSError) as error:
             # Torch reports lost peers and timeouts as RuntimeError.
-            raise RankFailedError(f"rank {place.rank} failed: {_first_line(error)}") from error
+            tail = traceback.format_exc().splitlines()[-TAIL_LINES:]
+            raise RankFailedError(
+                "\n".join([f"rank {place.rank} of {place.world_size} failed:", *tail])
+            ) from error
     worker.leave()
 
 

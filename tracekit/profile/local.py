@@ -39,12 +39,39 @@ def run_ranks(plan: Plan, folder: Path, on_progress: Callable[[str], None]) -> N
         RankFailedError: with the last lines of the log of the rank that failed first.
     """
     with tempfile.TemporaryDirectory(prefix="tracekit-") as name:
-        job = _Job(plan, folder, Path(name))
+        job = _Job(plan, folder, Path(name), Pipe())
         try:
             job.start()
             job.wait(on_progress)
         finally:
             job.end()
+            job.news.close()
+
+
+class Pipe:
+    """Lines from the ranks to their parent; a line costs a rank one short system call."""
+
+    def __init__(self) -> None:
+        self._out, self._in = os.pipe()
+        os.set_blocking(self._out, False)
+        self._rest = b""
+
+    def write(self, rank: int, line: str) -> None:
+        """Say something as a rank; lines of this length are never torn."""
+        os.write(self._in, f"{rank} {line}\n".encode())
+
+    def read(self) -> list[tuple[int, str]]:
+        """All that was said since the last call, with who said it."""
+        with contextlib.suppress(BlockingIOError):
+            self._rest += os.read(self._out, 1 << 16)
+        *lines, self._rest = self._rest.split(b"\n")
+        words = [line.decode().partition(" ") for line in lines]
+        return [(int(rank), text) for rank, _, text in words]
+
+    def close(self) -> None:
+        """Give both ends back."""
+        os.close(self._out)
+        os.close(self._in)
 
 
 @dataclass(slots=True)
@@ -52,6 +79,7 @@ class _Job:
     plan: Plan
     folder: Path
     scratch: Path  # where ranks meet, log and say how far they are
+    news: Pipe
     alive: dict[int, int] = field(default_factory=dict)  # pid -> rank
     failed: dict[int, int] = field(default_factory=dict)  # rank -> exit code, < 0 for a signal
 
@@ -63,26 +91,26 @@ class _Job:
             place = Place(rank, rank, self.plan.world_size, f"file://{self.scratch}/store")
             pid = os.fork()
             if pid == 0:
-                _be_rank(self.plan, place, self.folder, self.scratch, parent)
+                _be_rank(self, place, parent)
             self.alive[pid] = rank
 
     def wait(self, on_progress: Callable[[str], None]) -> None:
         """Until all ranks are done, one has failed, or none has moved for too long."""
         patience_s = self.plan.timeout_s + PATIENCE_S
-        said, moved = "starting", time.monotonic()
+        said: dict[int, str] = {}
+        moved = time.monotonic()
         while self.alive:
             self._reap()
             if self.failed:
                 self._settle()
                 raise RankFailedError(self._verdict())
-            line = self._progress()
-            if line != said:
-                said, moved = line, time.monotonic()
-                on_progress(line)
+            for rank, line in self.news.read():
+                said[rank], moved = line, time.monotonic()
+                if rank == 0:
+                    on_progress(line)
             if time.monotonic() - moved > patience_s:
-                raise RankFailedError(
-                    f"no rank got further in {patience_s:.0f} s; the last word was: {said}"
-                )
+                words = ", ".join(f"rank {rank}: {said[rank]}" for rank in sorted(said)[:8])
+                raise RankFailedError(f"no rank got further in {patience_s:.0f} s; last: {words}")
             time.sleep(POLL_S)
 
     def end(self) -> None:
@@ -110,13 +138,6 @@ class _Job:
         while self.alive and time.monotonic() < deadline:
             self._reap()
             time.sleep(POLL_S)
-
-    def _progress(self) -> str:
-        """What rank 0 said last."""
-        try:
-            return (self.scratch / "progress").read_text()
-        except FileNotFoundError:
-            return ""
 
     def _verdict(self) -> str:
         """The failure that came first, with the end of its rank's log.
@@ -148,15 +169,15 @@ def _stamp(scratch: Path, rank: int) -> Path:
     return scratch / f"rank-{rank:05}.failed"
 
 
-def _be_rank(plan: Plan, place: Place, folder: Path, scratch: Path, parent: int) -> None:
+def _be_rank(job: _Job, place: Place, parent: int) -> None:
     """Run one rank in this forked process, which never returns."""
     code = 1
     try:
-        _settle_in(_log(scratch, place.rank), parent)
-        _work(plan, place, folder, scratch)
+        _settle_in(_log(job.scratch, place.rank), parent)
+        _work(job, place)
         code = 0
     except BaseException:  # noqa: BLE001  (a process's outermost frame: log it, tell by exit code)
-        _stamp(scratch, place.rank).write_text(str(time.monotonic_ns()))
+        _stamp(job.scratch, place.rank).write_text(str(time.monotonic_ns()))
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -180,16 +201,13 @@ def _settle_in(log: Path, parent: int) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def _work(plan: Plan, place: Place, folder: Path, scratch: Path) -> None:
+def _work(job: _Job, place: Place) -> None:
     from tracekit.profile import worker
 
     def report(line: str) -> None:
-        if place.rank == 0:
-            partial = scratch / "progress.tmp"
-            partial.write_text(line)
-            partial.rename(scratch / "progress")
+        job.news.write(place.rank, line)
 
     report("meeting")
-    worker.join(plan, place)
-    worker.profile(plan, place, folder, report)
+    worker.join(job.plan, place)
+    worker.profile(job.plan, place, job.folder, report)
     worker.leave()
