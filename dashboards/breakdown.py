@@ -94,7 +94,7 @@ def _steps(section: Section, result: BreakdownResult) -> Table:
         "exposed_memory_ns": "exposed copies",
         "idle_ns": rest,
     }
-    return table("Every rank and step", result.per_step, SCHEMA, labels, worst="step_ns")
+    return table("", result.per_step, SCHEMA, labels, worst="step_ns")
 
 
 PAGE = Page("Breakdown", ANALYZER, build, order=10)

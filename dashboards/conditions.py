@@ -82,7 +82,7 @@ def _diagnostics(section: Section) -> Table:
     )
     columns = (
         TableColumn("severity", "", numeric=False),
-        TableColumn("what", "", numeric=False),
+        TableColumn("what", "", numeric=False, prose=True),
         TableColumn("who", "", numeric=False),
         TableColumn("count", "count"),
         TableColumn("code", "", numeric=False),
@@ -91,7 +91,10 @@ def _diagnostics(section: Section) -> Table:
 
 
 def _planted(truth: Sequence[Mapping[str, Any]]) -> Table:
-    columns = (TableColumn("fault", "", numeric=False), TableColumn("details", "", numeric=False))
+    columns = (
+        TableColumn("fault", "", numeric=False),
+        TableColumn("details", "", numeric=False, prose=True),
+    )
     rows = tuple(
         (
             str(fault.get("kind") or fault.get("fault") or "fault"),

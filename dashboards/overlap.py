@@ -147,7 +147,7 @@ def _steps(result: OverlapResult) -> Table:
         "overlap_ratio": "overlap",
     }
     return table(
-        "Every rank and step",
+        "",
         result.per_step,
         ANALYZER.tables["per_step"],
         labels,

@@ -21,7 +21,7 @@ COLUMNS = (
     TableColumn("exposed communication", "ratio", SCALARS["exposed_comm_ratio"]),
     TableColumn("exposed copies", "ratio", SCALARS["exposed_memory_ratio"]),
     TableColumn("idle or unattributed", "ratio", SCALARS["idle_ratio"]),
-    TableColumn("most expensive finding", "", numeric=False),
+    TableColumn("most expensive finding", "", numeric=False, prose=True),
 )
 
 

@@ -13,7 +13,7 @@
       align: "left",
       bgcolor: "var(--card)",
       bordercolor: "var(--muted)",
-      font: { color: "var(--ink)", size: 12 },
+      font: { color: "var(--ink)", size: 12, family: getComputedStyle(document.body).fontFamily },
     },
   };
   const axis = { gridcolor: "var(--line)", zerolinecolor: "var(--faint)", linecolor: "var(--line)" };
@@ -146,7 +146,7 @@
 
   window.addEventListener("hashchange", () => route(true));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  window.addEventListener("beforeprint", redraw);
+  matchMedia("print").addEventListener("change", redraw);
   document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
   for (const button of document.querySelectorAll("button.copy")) {
     button.addEventListener("click", () => copy(button));

@@ -6,7 +6,7 @@ import pytest
 
 from tests.report import made
 from tracekit.analysis._contract import analyzers
-from tracekit.report.blocks import Answer, Block, Folded
+from tracekit.report.blocks import Answer, Block, Folded, Text
 from tracekit.report.page import AnyPage, Page, pages
 
 ABOUT_THE_RUN = {"overview", "conditions"}
@@ -47,3 +47,17 @@ def test_a_page_answers_before_it_shows(page: AnyPage) -> None:
 
 def _method(block: Block) -> bool:
     return isinstance(block, Folded) and block.title == "Method and limits"
+
+
+def test_the_method_is_told_in_the_words_of_the_analyzer() -> None:
+    page = next(page for page in pages() if page.slug == "overlap")
+    blocks = page.blocks(made.section())
+    assert blocks is not None
+    fold = blocks[-1]
+    assert isinstance(fold, Folded)
+    text = fold.blocks[0]
+    assert isinstance(text, Text)
+    assert [part.split()[0] for part in text.text.split("\n\n")] == [
+        "Communication", "Definition:", "Limits:"
+    ]  # fmt: skip
+    assert "`" not in text.text

@@ -168,3 +168,7 @@ def test_many_ranks_are_condensed_and_said_to_be() -> None:
     text = " ".join(Document(html.render([made.large()])).text)
     assert "100 ranks: the 8 that lose most, by name" in text
     assert "200 of 300 rows: those with the highest" in text
+
+
+def test_prose_shows_no_escaped_line_break() -> None:
+    assert "\\x0a" not in html.render([made.section()])

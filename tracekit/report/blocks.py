@@ -121,6 +121,7 @@ class TableColumn:
     unit: str
     description: str = ""
     numeric: bool = True
+    prose: bool = False  # sentences rather than names: shown at greater length
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ def render(sections: Sequence[Section]) -> str:
         "plain": format.plain,
         "short": format.shorten,
         "nobreak": format.nobreak,
+        "oneline": lambda text: " ".join(text.split()),
         "percent": lambda value: format.quantity(value, "ratio"),
     }
     environment.tests["block"] = lambda value, name: type(value).__name__ == name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,8 @@ def _found() -> list[AnyPage | RunsPage]:
 def _method(analyzer: Analyzer[Any]) -> Folded:
     """Method and limits, in the words of the analyzer's own module."""
     doc = inspect.cleandoc(sys.modules[analyzer.analyze.__module__].__doc__ or "")
+    # "Definition" and "Limits" begin a line of their own there, and a paragraph here.
+    doc = re.sub(r"\n(?=(Definition|Limits)\b)", "\n\n", doc.replace("``", ""))
     return Folded(
         "Method and limits",
         (Text(doc), definitions(tuple(analyzer.tables.values()))),
