@@ -40,8 +40,9 @@ def _answer(result: BreakdownResult, section: Section) -> Answer:
     if others:
         joined = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
         sentence += f"; {joined}"
-    rows = len(counted(result))
-    detail = f"Mean over {plural(len(section.run.traces), 'rank')}, {plural(rows, 'rank step')}"
+    used = counted(result)
+    steps = plural(used["step"].nunique(), "step")
+    detail = f"Mean over {plural(used['rank'].nunique(), 'rank')} and {steps}"
     if section.on_cpu:
         detail += (
             ". Unattributed is what the main thread does between operators and transfers:"

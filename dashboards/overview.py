@@ -39,11 +39,10 @@ def build(section: Section) -> Sequence[Block]:
     picture: list[Block] = [whole(result, section)]
     if len(section.run.traces) > 1:
         picture.append(by_rank(result, section, horizontal=False, marked=marked, legend=False))
-    return (
-        _verdict(result, section, culprit),
-        Beside(tuple(picture), (_steps(result, section),)),
-        _findings(section),
-    )
+    steps = _steps(result)
+    if len(steps.labels) > 1:
+        picture = [Beside(tuple(picture), (steps,))]
+    return (_verdict(result, section, culprit), *picture, _findings(section))
 
 
 def _no_answer(section: Section) -> Answer:
@@ -147,7 +146,7 @@ def _steady(result: BreakdownResult, section: Section) -> str:
     """How steady the steps are, and on how many that rests."""
     steps = _step_times(result)
     used = steps.loc[steps["counted"], "ns"]
-    facts = [f"Median of {plural(len(used), 'step')}"]
+    facts = [f"Median of {plural(len(used), 'step')}" if len(used) > 1 else "Only 1 step"]
     if len(used) > 1:
         low, high = float(used.min()), float(used.max())
         units = format.scale("ns", (high,))
@@ -169,7 +168,7 @@ def _reasons(section: Section) -> str:
     return " or ".join(reasons) or "not typical"
 
 
-def _steps(result: BreakdownResult, section: Section) -> Bars:
+def _steps(result: BreakdownResult) -> Bars:
     steps = _step_times(result)
     used = tuple(
         float(v) if c else None for v, c in zip(steps["ns"], steps["counted"], strict=True)

@@ -62,3 +62,11 @@ def test_without_a_breakdown_the_reason_is_told() -> None:
     shown = answer(made.section(synth.run(synth.rank(0, "K 0-100"))))
     assert shown.sentence == "How long a step takes cannot be said for this run."
     assert "no rank has device work inside a step" in shown.detail
+
+
+def test_a_single_step_has_no_chart_of_steps() -> None:
+    section = made.section(made.run(made.trace(0, steps=1)))
+    blocks = OVERVIEW.blocks(section)
+    assert blocks is not None
+    assert not any(isinstance(block, Beside) for block in blocks)
+    assert answer(section).detail.startswith("Only 1 step")
