@@ -152,7 +152,9 @@ def test_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         record(tmp_path / "run", "tp", device="cuda")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "run"
     arguments = ["profile", "tp", "-o", str(out), "--steps", "100000", "--hidden", "64"]
@@ -169,6 +171,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals) -> 
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_ranks_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
     arguments = ["profile", "tp", "-o", str(tmp_path / "run"), "--steps", "100000"]
     with subprocess.Popen([sys.executable, "-c", MAIN, *arguments]) as process:
