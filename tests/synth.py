@@ -42,6 +42,7 @@ def rank(number: int, text: str, steps: str = "", device_type: str = "gpu") -> R
         name_id=np.array([_code(names, row["name"]) for row in rows], dtype=np.int32),
         correlation=np.full(len(rows), -1, dtype=np.int64),
         step=np.array(step, dtype=np.int32),
+        launch_ns=np.full(len(rows), -1, dtype=np.int64),
     )
     return RankTrace(
         rank=number,

@@ -64,6 +64,7 @@ def trace(
             name_id=np.zeros(count, dtype=np.int32),
             correlation=np.full(count, -1, dtype=np.int64),
             step=np.array(column[4], dtype=np.int32),
+            launch_ns=np.full(count, -1, dtype=np.int64),
         ),
         calls=Calls(
             kernel=calls.astype(np.int32),

@@ -20,7 +20,7 @@ import pandas as pd
 from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.activity import devices
 from tracekit.core.errors import MissingDataError
-from tracekit.core.finding import Confidence, Finding
+from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.intervals import covered_within, subtract, union
 from tracekit.core.run import Run, why_no_device_work
 from tracekit.core.table import Column, Schema
@@ -129,12 +129,16 @@ def _findings(run: Run, counted: pd.DataFrame) -> tuple[Finding, ...]:
         made.append(
             Finding(
                 analysis="breakdown",
-                title=f"{share:.1%} of step time {what}; rank {worst} has the most "
-                f"({by_rank[worst]:.1%})",
+                title=f"{percent(share)} of step time {what}"
+                + (
+                    f"; rank {worst} has the most ({percent(by_rank[worst])})"
+                    if len(by_rank) > 1
+                    else ""
+                ),
                 lost_ns_per_step=lost // len(counted),
                 lost_ratio=share,
                 ranks=(worst,),
-                evidence=f"{counted['rank'].nunique()} ranks, {counted['step'].nunique()} steps",
+                evidence=f"{len(counted)} steps of {len(by_rank)} rank{'s' * (len(by_rank) > 1)}",
                 confidence=Confidence.LOW if on_cpu and column == "idle_ns" else Confidence.EXACT,
                 advice=advice,
             )

@@ -21,7 +21,7 @@ import pandas as pd
 from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.activity import devices, kernel_union
 from tracekit.core.errors import MissingDataError
-from tracekit.core.finding import Confidence, Finding
+from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.intervals import Intervals, covered_within, intersect, length
 from tracekit.core.run import Run, why_no_device_work
 from tracekit.core.table import Column, Schema
@@ -241,12 +241,13 @@ def _findings(
         made.append(
             Finding(
                 analysis="overlap",
-                title=f"{row.overlap_ratio:.0%} of {where}communication is hidden behind compute; "
-                f"{row.exposed_ns / step_ns:.1%} of step time is exposed {where}communication",
+                title=f"{percent(row.exposed_ns / step_ns)} of step time is exposed {where}"
+                f"communication; compute hides {percent(row.overlap_ratio)} of all {where}"
+                "communication",
                 lost_ns_per_step=int(row.exposed_ns) // len(counted),
                 lost_ratio=row.exposed_ns / step_ns,
-                ranks=(),
-                evidence=f"{row.n} calls on {len(run.traces)} ranks",
+                ranks=run.ranks if run.missing_ranks else (),
+                evidence=f"{row.n} kernels on {len(run.traces)} rank{'s' * (len(run.traces) > 1)}",
                 confidence=Confidence.EXACT,
                 advice=_ADVICE.get(row.axis, _DEFAULT_ADVICE),
             )

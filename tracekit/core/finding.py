@@ -45,6 +45,11 @@ class Finding:
         return "medium" if self.lost_ratio >= 0.02 else "low"
 
 
+def percent(ratio: float) -> str:
+    """A share in words: 0.2264 is "22.6 %"."""
+    return f"{ratio * 100:.3g} %"
+
+
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Most expensive first; findings may overlap, so their losses do not add up."""
     return tuple(sorted(findings, key=lambda f: (-f.lost_ns_per_step, f.analysis, f.title)))

@@ -73,6 +73,7 @@ class Kernels(Columns):
     name_id: Int32 = column(np.int32)
     correlation: Int64 = column(np.int64)
     step: Int32 = column(np.int32)  # index into Steps
+    launch_ns: Int64 = column(np.int64)  # when the host began to launch it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

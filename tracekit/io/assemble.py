@@ -60,7 +60,7 @@ def assemble(events: Events, options: Options) -> Window:
     if len(work.row) == 0:
         device_type, work, cpu_notes = cpu.device_work(events, header.backend)
         notes.extend(cpu_notes)
-    steps, step, note = steps_of(events, work, options.step)
+    steps, step, launch_ns, note = steps_of(events, work, options.step)
     notes.extend(note)
     found = communication.calls(events, work, table, header.groups)
     kind = work.kind.copy()
@@ -80,6 +80,7 @@ def assemble(events: Events, options: Options) -> Window:
             name_id=events.columns.name[work.row],
             correlation=events.columns.correlation[work.row],
             step=step,
+            launch_ns=launch_ns,
         ),
         calls=found.columns,
         names=tuple(table),

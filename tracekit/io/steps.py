@@ -17,8 +17,8 @@ from tracekit.io.events import MISSING, Events
 
 def steps_of(
     events: Events, work: Work, given: re.Pattern[str] | None
-) -> tuple[Steps, Int32, tuple[Diagnostic, ...]]:
-    """The steps of a file, and the step of each piece of work.
+) -> tuple[Steps, Int32, Int64, tuple[Diagnostic, ...]]:
+    """The steps of a file, the step of each piece of work, and when it was launched.
 
     Args:
         events: the file.
@@ -26,11 +26,14 @@ def steps_of(
         given: annotations that mark steps, instead of the known ones.
 
     Returns:
-        The windows; (work,) int32 index of the step that launched it, else -1; notes.
+        The windows; (work,) int32 index of the step that launched it, else -1;
+        (work,) int64 ns when its launch began, else -1; notes.
     """
     marks = _step_marks(events, given, work)
-    step = _step_of(_launch_times(events, work), marks)
-    return _steps(marks, step, work.end_ns, events.truncated), step, marks.diagnostics
+    launch_ns = _launch_times(events, work)
+    # Without its launch, a kernel belongs to the step it runs in.
+    step = _step_of(np.where(launch_ns >= 0, launch_ns, work.start_ns), marks)
+    return _steps(marks, step, work.end_ns, events.truncated), step, launch_ns, marks.diagnostics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,12 +145,12 @@ def _whole_capture(events: Events, work: Work, notes: tuple[Diagnostic, ...]) ->
 
 
 def _launch_times(events: Events, work: Work) -> Int64:
-    """When the host launched each kernel; its own start where the launch is not recorded."""
+    """When the host began to launch each kernel; -1 where that is not recorded."""
     rows = events.rows(names.LAUNCH_CATEGORIES)
     correlation = events.columns.correlation[rows]
     known = correlation > 0
     rows, correlation = rows[known], correlation[known]
-    out: Int64 = work.start_ns.copy()
+    out = np.full(len(work.row), MISSING, dtype=np.int64)
     if len(rows) == 0 or len(out) == 0:
         return out
     order = np.argsort(correlation, kind="stable")
