@@ -174,7 +174,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals) -> 
 @pytest.mark.slow
 def test_ranks_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
     arguments = ["profile", "tp", "-o", str(tmp_path / "run"), "--steps", "100000"]
-    with subprocess.Popen([sys.executable, "-c", MAIN, *arguments]) as process:
+    here = os.environ | {"TMPDIR": str(tmp_path)}  # what is left behind is left here
+    with subprocess.Popen([sys.executable, "-c", MAIN, *arguments], env=here) as process:
         ranks = wait_for(lambda: psutil.Process(process.pid).children(), 2)
         time.sleep(1.0)
         process.kill()
