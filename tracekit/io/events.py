@@ -6,9 +6,10 @@ needs are kept in a sparse side table instead of wide, mostly empty columns.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,19 @@ from tracekit.core.trace import Columns, Int32, Int64, column
 
 MISSING = -1
 
+# What one file may hold in strings, however hostile: longer names are cut, further ones
+# lose their text. Real traces stay a hundred times below.
+LONGEST_NAME = 8192
+MOST_STRINGS = 1 << 20
+MOST_STRING_BYTES = 256 << 20
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventColumns(Columns):
-    """Complete ("X") events in file order. Times are ns, relative to the file's base time."""
+    """Complete events in file order, python_function left out.
+
+    Times are ns, relative to the file's base time. A begin event and its end are one row.
+    """
 
     start_ns: Int64 = column(np.int64)
     duration_ns: Int64 = column(np.int64)
@@ -46,6 +56,7 @@ class Events:
     base_ns: int
     diagnostics: tuple[Diagnostic, ...]
     truncated: bool  # the file ends before its event list does
+    total: int = 0  # events of every kind in the file
 
     def codes(self, strings: Iterable[str]) -> list[int]:
         """Codes of those of the strings that occur in this file."""
@@ -66,25 +77,147 @@ class StringTable(dict[str, int]):
         return code
 
 
-@dataclass(slots=True)
+Block = Mapping[str, npt.NDArray[Any]]
+
+
+class Builder(Protocol):
+    """Collects the rows of a file; the native tokenizer has one of its own."""
+
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+
+    @property
+    def events(self) -> int:
+        """Events so far, of every kind."""
+
+    def code(self, text: str, /) -> int:
+        """The code of a string; -1 when it is new and the table is full."""
+
+    def append(self, block: Block, events: int, /) -> None:
+        """Append a block of columns of equal length, made from so many events."""
+
+    def mark(self, row: int, offset: int, is_end: bool, /) -> None:
+        """Note that a row, found at this byte of the file, is a begin or an end event."""
+
+    def marks(self) -> list[tuple[int, int, bool]]:
+        """All that was marked, in order."""
+
+    def strings(self) -> tuple[str, ...]:
+        """The strings by code."""
+
+    def build(self) -> dict[str, npt.NDArray[Any]]:
+        """All rows, by column. The builder is empty afterwards."""
+
+
 class ColumnBuilder:
-    """Collects blocks of event columns; each block is a mapping of arrays by column name."""
+    """The builder of the Python path."""
 
-    blocks: list[Mapping[str, npt.NDArray[Any]]] = field(default_factory=list)
-    rows: int = 0
+    def __init__(self) -> None:
+        self.rows = 0
+        self.events = 0
+        self._blocks: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _DTYPES}
+        self._codes: dict[str, int] = {}
+        self._string_bytes = 0
+        self._marks: list[tuple[int, int, bool]] = []
 
-    def add(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Append a block whose columns all have the same length."""
-        self.blocks.append(block)
+    def code(self, text: str) -> int:
+        """The code of a string; -1 when it is new and the table is full."""
+        code = self._codes.get(text)
+        if code is not None:
+            return code
+        size = len(text.encode())
+        if len(self._codes) >= MOST_STRINGS or size > MOST_STRING_BYTES - self._string_bytes:
+            return MISSING
+        self._string_bytes += size
+        code = self._codes[text] = len(self._codes)
+        return code
+
+    def append(self, block: Block, events: int) -> None:
+        """Append a block of columns of equal length, made from so many events."""
+        for name, dtype in _DTYPES.items():
+            self._blocks[name].append(block[name].astype(dtype, copy=False))
         self.rows += len(block["start_ns"])
+        self.events += events
 
-    def build(self) -> EventColumns:
-        """All blocks as one table."""
-        import dataclasses
+    def mark(self, row: int, offset: int, is_end: bool) -> None:
+        """Note that a row, found at this byte of the file, is a begin or an end event."""
+        self._marks.append((row, offset, is_end))
 
+    def marks(self) -> list[tuple[int, int, bool]]:
+        """All that was marked, in order."""
+        return self._marks
+
+    def strings(self) -> tuple[str, ...]:
+        """The strings by code."""
+        return tuple(self._codes)
+
+    def build(self) -> dict[str, npt.NDArray[Any]]:
+        """All rows, by column; each column's blocks are let go as it is made."""
         made = {}
-        for item in dataclasses.fields(EventColumns):
-            dtype = item.metadata["dtype"]
-            parts = [block[item.name].astype(dtype, copy=False) for block in self.blocks]
-            made[item.name] = np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
-        return EventColumns(**made)
+        for name, dtype in _DTYPES.items():
+            parts = self._blocks.pop(name)
+            made[name] = np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+        return made
+
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    item.name: item.metadata["dtype"] for item in dataclasses.fields(EventColumns)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Columns in which begin and end events have become complete ones.
+
+    Attributes:
+        columns: the rows that are left.
+        rows: (rows,) old row of each row that is left.
+        lost: how many begin or end events found no partner.
+        first_lost: the byte of the file at which the first of them stands.
+    """
+
+    columns: dict[str, npt.NDArray[Any]]
+    rows: npt.NDArray[np.intp]
+    lost: int
+    first_lost: int
+
+
+def pair(columns: dict[str, npt.NDArray[Any]], marks: list[tuple[int, int, bool]]) -> Paired:
+    """Join begin and end events, which nest on each thread.
+
+    A begin row gets its duration, its end row is dropped, and so is either without the other.
+    """
+    rows = np.array([row for row, _, _ in marks], dtype=np.intp)
+    thread = columns["pid"][rows].astype(np.int64) << 32 | columns["tid"][rows]
+    start = columns["start_ns"]
+    # In order of time on each thread; what is equal stays in file order.
+    order = np.lexsort((start[rows], thread))
+    duration = columns["duration_ns"].copy()
+    keep = np.ones(len(start), dtype=np.bool_)
+    open_rows: list[int] = []
+    lost: list[int] = []
+    before = None
+    for place, key in zip(order.tolist(), thread[order].tolist(), strict=True):
+        if key != before:
+            lost.extend(open_rows)
+            open_rows, before = [], key
+        row, _, is_end = marks[place]
+        if not is_end:
+            open_rows.append(place)
+            continue
+        keep[row] = False
+        if open_rows:
+            begin = marks[open_rows.pop()][0]
+            duration[begin] = start[row] - start[begin]
+        else:
+            lost.append(place)
+    lost.extend(open_rows)
+    keep[[marks[place][0] for place in lost]] = False
+    left = np.flatnonzero(keep)
+    return Paired(
+        {**{name: values[left] for name, values in columns.items()}, "duration_ns": duration[left]},
+        left,
+        len(lost),
+        min((marks[place][1] for place in lost), default=0),
+    )

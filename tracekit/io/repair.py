@@ -13,43 +13,56 @@ from typing import Any
 
 import msgspec
 
-_BARE_WORD = re.compile(rb"(?<=[:\[,])\s*(?:-?nan|-?inf(?:inity)?|n/a)\s*(?=[,}\]])", re.IGNORECASE)
-_BARE_FLOAT = re.compile(rb"(?<=[:\[,\s])(-?\d+)\.(?=\s*[,}\]])")
-_NAME = re.compile(rb'("(?:name|Name)"\s*:\s*")(.*?)("\s*(?:,\s*"\w[\w ]*"\s*:|\}))', re.DOTALL)
-_STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+# Nothing longer is repaired: a single event is a few hundred bytes.
+LIMIT_BYTES = 1 << 18
+
+_STRING = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+_BARE = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*"'  # strings stay as they are
+    rb"|(?<=[:\[,])(\s*)(?:-?nan|[-+]?inf(?:inity)?|n/a)(?=\s*[,}\]])"
+    rb"|(?<=[:\[,\s])(-?\d+)\.(?=\s*[,}\]])",
+    re.IGNORECASE | re.DOTALL,
+)
+_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"\w[\w ]*"\s*:|\}))', re.DOTALL)
+_QUOTE = re.compile(rb'(?<!\\)"')
 _STRAY_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
-_ARGS = re.compile(rb',\s*"args"\s*:\s*\{.*\}(?=\s*\}\s*$)', re.DOTALL)
 
 
 def candidates(piece: bytes) -> Iterator[tuple[str, bytes]]:
     """Repaired versions of one damaged event, with the diagnostic code of each repair."""
+    if len(piece) > LIMIT_BYTES:
+        return
     numbers = bare_words(piece)
     if numbers != piece:
         yield "bare-word", numbers
     clean = escape_strings(numbers)
     if clean != numbers:
         yield "raw-bytes", clean
-    quoted = escape_strings(escape_name(numbers))
-    yield "raw-quote", quoted
-    # Last resort: an argument of a type no one expects should not cost the event.
-    yield "odd-type", _ARGS.sub(b"", quoted)
+    yield "raw-quote", escape_strings(escape_name(numbers))
 
 
 def decode_object(text: bytes) -> dict[str, Any] | None:
     """A JSON object, repaired if need be; None when it is beyond that."""
-    for attempt in (text, bare_words(text), escape_strings(bare_words(text))):
+    for attempt in (_same, bare_words, lambda damaged: escape_strings(bare_words(damaged))):
         try:
-            found = msgspec.json.decode(attempt)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            found = msgspec.json.decode(attempt(text))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         return found if isinstance(found, dict) else None
     return None
 
 
+def _same(text: bytes) -> bytes:
+    return text
+
+
 def bare_words(text: bytes) -> bytes:
     """NaN, Infinity and N/A outside strings to null, ``20.`` to ``20.0``."""
-    return _BARE_FLOAT.sub(rb"\1.0", _BARE_WORD.sub(b"null", text))
+    return _BARE.sub(_bare_word, text)
 
 
 def escape_name(text: bytes) -> bytes:
@@ -63,12 +76,18 @@ def escape_strings(text: bytes) -> bytes:
     return fixed.decode("utf-8", "replace").encode()
 
 
+def _bare_word(match: re.Match[bytes]) -> bytes:
+    if match[1] is not None:
+        return match[1] + b"null"
+    return match[0] if match[2] is None else match[2] + b".0"
+
+
 def _escape_quotes(match: re.Match[bytes]) -> bytes:
-    name = re.sub(rb'(?<!\\)"', rb'\\"', match[2])
-    return match[1] + name + match[3]
+    return match[1] + _QUOTE.sub(rb'\\"', match[2]) + match[3]
 
 
 def _escape_string(match: re.Match[bytes]) -> bytes:
     body = _STRAY_BACKSLASH.sub(rb"\\\\", match[1])
+    body = _LONE_SURROGATE.sub(lambda found: found[0] if len(found[0]) == 12 else rb"\ufffd", body)
     body = _CONTROL.sub(lambda byte: b"\\u%04x" % byte[0][0], body)
     return b'"' + body + b'"'
