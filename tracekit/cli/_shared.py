@@ -58,6 +58,23 @@ def load(path: Path, step_regex: str | None, comm_patterns: Sequence[str] | None
         )
 
 
+def json_text(document: object) -> str:
+    """A document as indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def write(text: str, output: Path | None) -> None:
+    """To a file, or to standard output."""
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        from tracekit.io.output import write_text
+
+        write_text(output, text)
+
+
 def section(run: Run, names: Sequence[str] | None = None) -> Section:
     """The run with the outcomes of the named analyses, or of all.
 

@@ -39,29 +39,18 @@ def analyze(
     loaded = _shared.load(run, step_regex, comm_pattern)
     section = _shared.section(loaded, analyses)
     if json:
-        import msgspec
-
         from tracekit.report.json import document
 
-        text = msgspec.json.format(msgspec.json.encode(document(section)), indent=2).decode()
+        text = _shared.json_text(document(section))
     else:
         from tracekit.report.text import render
 
         text = render(section)
-    _write(text.rstrip("\n") + "\n", output)
+    _shared.write(text, output)
     # Asked for by name and impossible here is an error; otherwise the output says so.
     for outcome in section.outcomes if analyses else ():
         if outcome.reason is not None:
             raise MissingDataError(f"{outcome.analyzer.name}: {outcome.reason}")
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        from tracekit.io.output import write_text
-
-        write_text(output, text)
 
 
 def _list() -> None:

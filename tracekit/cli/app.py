@@ -10,6 +10,7 @@ import typer
 
 import tracekit
 from tracekit.cli.analyze import analyze
+from tracekit.cli.check import check
 from tracekit.cli.demo import demo
 from tracekit.cli.profile import profile
 from tracekit.cli.report import report
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, profile, analyze, report):
+for command in (demo, profile, analyze, report, check):
     app.command(no_args_is_help=command is not demo)(command)
 
 

@@ -91,9 +91,12 @@ class Run:
         return tuple(rank for rank in range(self.topology.world_size or 0) if rank not in here)
 
 
+_NO_DEVICE_WORK = frozenset({"no-device-work", "foreign-device"})
+
+
 def why_no_device_work(run: Run) -> str:
     """Why no trace of this run shows what its device did, and what to record instead."""
-    told = [note.message for note in run.diagnostics if note.code == "no-device-work"]
+    told = [note.message for note in run.diagnostics if note.code in _NO_DEVICE_WORK]
     return (
         told[0]
         if told

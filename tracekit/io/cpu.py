@@ -43,9 +43,8 @@ def device_work(events: Events, backend: str | None) -> tuple[str, Work, list[Di
     """
     operators = events.rows(names.OPERATOR_CATEGORIES)
     transfers = _transfers(events)
-    reason = _why_not_cpu(events, backend)
-    if reason is not None:
-        note = Diagnostic("no-device-work", Severity.WARNING, None, 1, reason)
+    note = _why_not_cpu(events, backend)
+    if note is not None:
         return "none", _work(events, operators[:0], transfers[:0]), [note]
     notes = []
     p2p = [
@@ -64,16 +63,20 @@ def device_work(events: Events, backend: str | None) -> tuple[str, Work, list[Di
 _POSTED_TRANSFERS = frozenset({"gloo:send", "gloo:recv"})
 
 
-def _why_not_cpu(events: Events, backend: str | None) -> str | None:
+def _why_not_cpu(events: Events, backend: str | None) -> Diagnostic | None:
     """Why the operators of this trace are not its compute, if so."""
     if len(events.rows(names.FOREIGN_DEVICE_CATEGORIES)):
-        return "the device rows of this accelerator are not understood; only its host was read"
-    if len(events.rows(names.LAUNCH_CATEGORIES)) or "nccl" in (backend or ""):
-        return (
+        code = "foreign-device"
+        reason = "the device rows of this accelerator are not understood; only its host was read"
+    elif len(events.rows(names.LAUNCH_CATEGORIES)) or "nccl" in (backend or ""):
+        code = "no-device-work"
+        reason = (
             "an accelerator was used but no device activity was recorded; "
             "record with ProfilerActivity.CUDA (or XPU) as well"
         )
-    return None
+    else:
+        return None
+    return Diagnostic(code, Severity.WARNING, None, 1, reason)
 
 
 def _transfers(events: Events) -> npt.NDArray[np.intp]:

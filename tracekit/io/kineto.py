@@ -109,7 +109,7 @@ class _Parser:
         searched = 0
         while True:
             more = reader.fill()
-            start = bytes(reader.data[reader.begin : reader.begin + 4096])
+            start = bytes(reader.data[reader.begin : min(reader.begin + 4096, reader.end)])
             start = start.removeprefix(_BYTE_ORDER_MARK).lstrip(BLANK)
             if start[:1] == b"[":
                 reader.skip_to(reader.data.index(b"[", reader.begin) + 1)

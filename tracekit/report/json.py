@@ -6,7 +6,7 @@ be measured is null. ``docs`` and the command line promise these names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -75,7 +75,7 @@ def _run(section: Section) -> dict[str, Any]:
         "conditions": clean(run.conditions),
         "topology": _topology(run.topology),
         "clock": [],
-        "diagnostics": [_diagnostic(item) for item in run.diagnostics],
+        "diagnostics": diagnostics(run.diagnostics),
     }
 
 
@@ -94,14 +94,18 @@ def _topology(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _diagnostic(item: Diagnostic) -> dict[str, Any]:
-    return {
-        "code": item.code,
-        "severity": item.severity.value,
-        "rank": item.rank,
-        "count": item.count,
-        "message": item.message,
-    }
+def diagnostics(items: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+    """Diagnostics as they stand in every document."""
+    return [
+        {
+            "code": item.code,
+            "severity": item.severity.value,
+            "rank": item.rank,
+            "count": item.count,
+            "message": item.message,
+        }
+        for item in items
+    ]
 
 
 def _analysis(outcome: Outcome) -> dict[str, Any]:

@@ -42,6 +42,12 @@ def render(section: Section) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def render_blocks(blocks: Iterable[Block]) -> str:
+    """Blocks alone, without pages, as plain text that ends with a line break."""
+    shown = [lines for block in _flat(blocks) if (lines := _block(block))]
+    return "\n".join(_joined(shown)) + "\n"
+
+
 def _head(section: Section) -> str:
     return "\n".join(_wrap(" · ".join((section.run.name, *section.headline))))
 

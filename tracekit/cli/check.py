@@ -1,0 +1,38 @@
+"""``tracekit check``: what is in these files, and what can be asked of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli import _shared
+
+
+def check(
+    run: Annotated[
+        Path,
+        typer.Argument(help="Run folder, folder of trace files, or one file.", metavar="RUN"),
+    ],
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write to a file instead.")
+    ] = None,
+    step_regex: _shared.StepRegex = None,
+    comm_pattern: _shared.CommPattern = None,
+) -> None:
+    """Check trace files: what they hold, what was repaired, and which analyses are possible.
+
+    Example: tracekit check traces-from-a-friend/
+    """
+    from tracekit.io.kineto import native_available
+    from tracekit.report import check as checks
+    from tracekit.report import text
+
+    section = _shared.section(_shared.load(run, step_regex, comm_pattern))
+    name = "native" if native_available() else "Python"
+    if json:
+        _shared.write(_shared.json_text(checks.document(section, name)), output)
+    else:
+        _shared.write(text.render_blocks(checks.build(section, name)), output)
