@@ -61,6 +61,21 @@ class StepFlag(IntEnum):
     CUT = 2  # the capture window begins or ends inside it
 
 
+class Phase(IntEnum):
+    """What a span of the host's program is."""
+
+    FORWARD = 0  # one microbatch through one stage, without waiting for its input
+    BACKWARD = 1  # gradients of input and weights together
+    INPUT = 2  # gradient of the stage's input alone
+    WEIGHT = 3  # gradient of its weights alone
+    LOSS = 4  # the last stage's loss of one microbatch
+    REDUCE = 5  # scaling or reducing a stage's gradients, after its last backward
+    RECV = 6  # the host waits for a receive
+    SEND = 7  # the host waits for a send
+    DATA = 8  # the next batch is fetched
+    GC = 9  # Python collects garbage
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels(Columns):
     """Device work. On a CPU-only trace: leaf operators and the backend's transfers."""
@@ -101,6 +116,24 @@ class Steps(Columns):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Spans(Columns):
+    """What the host was at, sorted by start. Spans may nest: data or GC inside a phase."""
+
+    start_ns: Int64 = column(np.int64)
+    end_ns: Int64 = column(np.int64)
+    phase: UInt8 = column(np.uint8)  # Phase
+    stage: Int32 = column(np.int32)  # of the whole pipeline
+    chunk: Int32 = column(np.int32)  # place of the stage among those of its rank
+    microbatch: Int32 = column(np.int32)
+
+
+NO_SPANS = Spans(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8),
+    np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RankTrace:
     """Everything the analyses need of one rank."""
 
@@ -112,6 +145,7 @@ class RankTrace:
     calls: Calls
     names: tuple[str, ...]
     groups: tuple[Group, ...]
+    spans: Spans = NO_SPANS
 
     def statistic_steps(self) -> npt.NDArray[np.bool_]:
         """(steps,) mask of the steps to use in statistics: unflagged ones, or all if none is."""

@@ -22,7 +22,7 @@ from tracekit.core.trace import (
     RankTrace,
 )
 from tracekit.io import calls as communication
-from tracekit.io import cpu, names
+from tracekit.io import cpu, markers, names
 from tracekit.io import header as headers
 from tracekit.io.events import MISSING, Events, StringTable
 from tracekit.io.header import Header
@@ -66,6 +66,8 @@ def assemble(events: Events, options: Options) -> Window:
     kind = work.kind.copy()
     kind[found.columns.kernel] = KernelKind.COMMUNICATION
     notes.extend(_call_notes(kind, found.columns))
+    spans, span_notes = markers.spans_of(events)
+    notes.extend(span_notes)
     trace = RankTrace(
         rank=MISSING,
         host=header.host,
@@ -85,6 +87,7 @@ def assemble(events: Events, options: Options) -> Window:
         calls=found.columns,
         names=tuple(table),
         groups=found.groups,
+        spans=spans,
     )
     return Window(trace, header, len(events.columns), tuple(notes))
 

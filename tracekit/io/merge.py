@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.core.errors import InputError
 from tracekit.core.topology import Group
-from tracekit.core.trace import Calls, Columns, Int32, Kernels, RankTrace, Steps
+from tracekit.core.trace import Calls, Columns, Int32, Kernels, RankTrace, Spans, Steps
 from tracekit.io.assemble import Window
 from tracekit.io.discover import TraceFile
 from tracekit.io.events import StringTable
@@ -33,7 +33,7 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
             )
     table = StringTable()
     groups: dict[Group, int] = {}
-    parts: dict[str, list[Columns]] = {"kernels": [], "calls": [], "steps": []}
+    parts: dict[str, list[Columns]] = {"kernels": [], "calls": [], "steps": [], "spans": []}
     kernels = steps = 0
     for _, window in files:
         trace = window.trace
@@ -59,6 +59,7 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
             )
         )
         parts["steps"].append(trace.steps)
+        parts["spans"].append(trace.spans)
         kernels += len(trace.kernels)
         steps += len(trace.steps)
     first_trace = files[0][1].trace
@@ -71,6 +72,7 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
         calls=_concatenated(Calls, parts["calls"]),
         names=tuple(table),
         groups=tuple(groups),
+        spans=_concatenated(Spans, parts["spans"]),
     )
 
 
