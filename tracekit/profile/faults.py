@@ -15,6 +15,8 @@ from tracekit.core.fault import Delay, HotExpert
 if TYPE_CHECKING:
     from tracekit.workloads import Workload
 
+__all__ = ["Delay", "Fault", "HotExpert", "Planter", "parse"]
+
 Fault = Delay | HotExpert
 KINDS = ("delay", "hot-expert")
 
