@@ -322,15 +322,25 @@ class Tokenizer {
         return true;
     }
 
-    // An integer, also in quotes, or null.
+    // An integer, also in quotes, text that begins like none (ROCm's "0x0"), or null.
     static bool id(const char*& p, const char* end, Id& out) {
         out = Id();
         if (p >= end) return false;
         if (*p == 'n') return skip_null(p, end);
-        const bool quoted = skip_char(p, end, '"');
         out.known = true;
-        return integer(p, end, out.value) && (!quoted || skip_char(p, end, '"'));
+        if (*p != '"') return integer(p, end, out.value);
+        const char* inside = p + 1;
+        if (integer(inside, end, out.value) && skip_char(inside, end, '"')) {
+            p = inside;
+            return true;
+        }
+        out.value = kMissing;
+        Text text;
+        return scan_string(p, end, text) && !text.escaped && text.size() >= 2 &&
+               (is_letter(text.begin[0]) || (text.begin[0] == '0' && text.begin[1] == 'x'));
     }
+
+    static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
     // Decimal microseconds to ns: a number, also in quotes, or null.
     bool time(const char*& p, const char* end, std::int64_t limit_us, Time& out) const {
