@@ -29,17 +29,20 @@ class Run(core.Run):
 
 
 def load(
-    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
     *,
     step_regex: str | None = None,
     comm_patterns: Sequence[str] = (),
+    workers: int | None = None,
 ) -> Run:
-    """Load a run folder, a folder of trace files, or one trace file.
+    """Load a run folder, a folder of traces, a file, an archive, a glob or a URL.
 
     Args:
-        path: where it is.
+        target: what to load.
         step_regex: annotations that mark steps, instead of the profiler's own.
         comm_patterns: further kernel names (regular expressions) that are communication.
+        workers: how many files to read at once; by default the cores there are, or 1
+            without the native tokenizer, where more take processes of their own.
 
     Raises:
         InputError: nothing there can be read as a trace, or the files contradict each other.
@@ -47,7 +50,7 @@ def load(
     """
     from tracekit.io.load import load as load_run
 
-    run = load_run(path, step_regex=step_regex, comm_patterns=comm_patterns)
+    run = load_run(target, step_regex=step_regex, comm_patterns=comm_patterns, workers=workers)
     return Run(**{item.name: getattr(run, item.name) for item in dataclasses.fields(run)})
 
 

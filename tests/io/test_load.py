@@ -94,10 +94,21 @@ def test_windows_of_one_rank_become_one_trace(tmp_path: Path) -> None:
 
 def test_one_bad_file_never_costs_the_others(tmp_path: Path) -> None:
     put(tmp_path, "rank0.json", kernel("a", 0, 1))
-    (tmp_path / "rank1.json").write_text("not json")
+    (tmp_path / "rank1.json.gz").write_bytes(b"\x1f\x8b\x08 broken")
+    (tmp_path / "rank2.json").write_bytes(b"")
     run = load(tmp_path)
     assert run.ranks == (0,)
-    assert "unreadable-file" in codes(run)
+    assert [note.code for note in run.diagnostics].count("unreadable-file") == 2
+
+
+def test_json_that_is_no_trace_is_left_out_and_said(tmp_path: Path) -> None:
+    put(tmp_path, "rank0.json", kernel("a", 0, 1))
+    (tmp_path / "config.json").write_text('{"lr": 1}')
+    run = load(tmp_path)
+    assert run.ranks == (0,)
+    assert "not-a-trace" in codes(run)
+    with pytest.raises(InputError, match="not a trace"):
+        load(tmp_path / "config.json")
 
 
 def test_equal_notes_of_many_ranks_are_one(tmp_path: Path) -> None:

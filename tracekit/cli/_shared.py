@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tracekit.core.run import Run
     from tracekit.report.section import Section
 
+RUN_HELP = "Run folder, folder of traces, one file, an archive, a glob or a URL."
 StepRegex = Annotated[
     str | None,
     typer.Option(help="Annotations that mark steps, instead of the profiler's own markers."),
@@ -22,6 +23,11 @@ StepRegex = Annotated[
 CommPattern = Annotated[
     list[str] | None,
     typer.Option(help="Further kernel names (regular expression) that are communication."),
+]
+
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Files to read at once.", show_default="the cores there are"),
 ]
 
 
@@ -45,16 +51,30 @@ def status(title: str) -> Iterator[Callable[[str], None]]:
         yield show
 
 
-def load(path: Path, step_regex: str | None, comm_patterns: Sequence[str] | None) -> Run:
-    """Load a run, naming each file on the way."""
-    from tracekit.io.load import load as load_run
+def load(
+    target: str,
+    step_regex: str | None = None,
+    comm_patterns: Sequence[str] | None = None,
+    workers: int | None = None,
+) -> Run:
+    """Load a run, with a bar of the bytes read."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    with status("reading") as show:
+    from tracekit.io.load import load as load_run
+    from tracekit.io.reading import available_cores
+
+    columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
         return load_run(
-            path,
+            target,
             step_regex=step_regex,
             comm_patterns=comm_patterns or (),
-            on_file=lambda file: show(file.name),
+            workers=workers or available_cores(),
+            on_progress=lambda done, total, name: bar.update(
+                task, completed=done, total=total, description=name[-40:]
+            ),
         )
 
 

@@ -13,8 +13,8 @@ from tracekit.core.errors import MissingDataError, UsageError
 
 def analyze(
     run: Annotated[
-        Path | None,
-        typer.Argument(help="Run folder, folder of trace files, or one file.", metavar="RUN"),
+        str | None,
+        typer.Argument(help=_shared.RUN_HELP, metavar="RUN"),
     ] = None,
     analyses: Annotated[
         list[str] | None, typer.Argument(help="Which analyses; all by default.", metavar="ANALYSIS")
@@ -26,6 +26,7 @@ def analyze(
     list_: Annotated[bool, typer.Option("--list", help="List the analyses and end.")] = False,
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,
+    workers: _shared.Workers = None,
 ) -> None:
     """Analyse a run: where each step's time goes, on every rank.
 
@@ -36,7 +37,7 @@ def analyze(
         return
     if run is None:
         raise UsageError("name a run folder, a folder of trace files or a trace file")
-    loaded = _shared.load(run, step_regex, comm_pattern)
+    loaded = _shared.load(run, step_regex, comm_pattern, workers)
     section = _shared.section(loaded, analyses)
     if json:
         from tracekit.report.json import document

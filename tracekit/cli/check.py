@@ -12,8 +12,8 @@ from tracekit.cli import _shared
 
 def check(
     run: Annotated[
-        Path,
-        typer.Argument(help="Run folder, folder of trace files, or one file.", metavar="RUN"),
+        str,
+        typer.Argument(help=_shared.RUN_HELP, metavar="RUN"),
     ],
     json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
     output: Annotated[
@@ -21,6 +21,7 @@ def check(
     ] = None,
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,
+    workers: _shared.Workers = None,
 ) -> None:
     """Check trace files: what they hold, what was repaired, and which analyses are possible.
 
@@ -30,7 +31,7 @@ def check(
     from tracekit.report import check as checks
     from tracekit.report import text
 
-    section = _shared.section(_shared.load(run, step_regex, comm_pattern))
+    section = _shared.section(_shared.load(run, step_regex, comm_pattern, workers))
     name = "native" if native_available() else "Python"
     if json:
         _shared.write(_shared.json_text(checks.document(section, name)), output)

@@ -40,7 +40,7 @@ def demo(
     sections = []
     for number, (workload, degree, faults) in enumerate(JOBS, start=1):
         path = _profile(workload, degree, faults, output, f"{number}/{len(JOBS)} {workload}")
-        sections.append(_shared.section(_shared.load(path, None, None)))
+        sections.append(_shared.section(_shared.load(str(path))))
     with _shared.status("writing the report"):
         write_text(output / REPORT, html.render(sections))
     _conclude(sections, output)

@@ -12,14 +12,15 @@ from tracekit.cli import _shared
 
 def report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(help="Run folders, folders of trace files, or files.", metavar="RUN..."),
+        list[str],
+        typer.Argument(help=_shared.RUN_HELP, metavar="RUN..."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
         "tracekit-report.html"
     ),
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,
+    workers: _shared.Workers = None,
 ) -> None:
     """Write one self-contained HTML report; it needs no network to be read.
 
@@ -28,7 +29,9 @@ def report(
     from tracekit.io.output import write_text
     from tracekit.report import html
 
-    sections = [_shared.section(_shared.load(path, step_regex, comm_pattern)) for path in runs]
+    sections = [
+        _shared.section(_shared.load(path, step_regex, comm_pattern, workers)) for path in runs
+    ]
     with _shared.status("writing the report"):
         write_text(output, html.render(sections))
     typer.echo(f"report: {output}")

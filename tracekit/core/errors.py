@@ -27,6 +27,10 @@ class InputError(TracekitError):
     exit_code = 3
 
 
+class NotATraceError(InputError):
+    """A file can be read but is no trace at all."""
+
+
 class MissingDataError(TracekitError):
     """The question cannot be answered from this input; the message says what to record."""
 

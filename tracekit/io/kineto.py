@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tracekit.core.errors import InputError
+from tracekit.core.errors import InputError, NotATraceError
 from tracekit.io import native as natives
 from tracekit.io import preamble
 from tracekit.io.blocks import BLANK, Block, BlockReader
@@ -56,7 +56,8 @@ def parse(stream: BinaryIO, source: str, *, native: bool | None = None) -> Event
             the same.
 
     Raises:
-        InputError: this is not a trace at all (no event list in it).
+        InputError: there is nothing in it, or it cannot be decompressed.
+        NotATraceError: it is no trace (no event list in it).
     """
     if native is None:
         native = natives.available()
@@ -115,7 +116,9 @@ class _Parser:
                 reader.skip_to(reader.data.index(b"[", reader.begin) + 1)
                 return b""
             if start and start[:1] != b"{":
-                raise InputError(f"{self.source}: not a JSON trace (begins with {start[:12]!r})")
+                raise NotATraceError(
+                    f"{self.source}: not a JSON trace (begins with {start[:12]!r})"
+                )
             match = _EVENTS_KEY.search(reader.data, reader.begin + searched, reader.end)
             if match:
                 prefix = bytes(reader.data[reader.begin : match.end()])
@@ -123,15 +126,16 @@ class _Parser:
                 return prefix
             size = reader.end - reader.begin
             if not more or size > HEADER_LIMIT_BYTES:
-                raise InputError(self._no_events_message(size == 0))
+                raise self._no_events(is_empty=size == 0)
             searched = max(0, size - _EVENTS_KEY_REACH)
 
-    def _no_events_message(self, is_empty: bool) -> str:
+    def _no_events(self, is_empty: bool) -> InputError:
+        """Why no event list was found before the file ended."""
         if self.reader.damage:
-            return f"{self.source}: cannot be decompressed ({self.reader.damage})"
+            return InputError(f"{self.source}: cannot be decompressed ({self.reader.damage})")
         if is_empty:
-            return f"{self.source}: the file is empty"
-        return f"{self.source}: not a trace (it holds no traceEvents list)"
+            return InputError(f"{self.source}: the file is empty")
+        return NotATraceError(f"{self.source}: not a trace (it holds no traceEvents list)")
 
     def _read_events(self) -> bytes | None:
         """All events; returns what comes after their list, None when the file ends before."""

@@ -8,65 +8,69 @@ rank's columns are in order, times of all ranks are on the traces' own clock.
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from tracekit.core.errors import InputError, UsageError
+from tracekit.core.errors import InputError, NotATraceError, UsageError
 from tracekit.core.run import Diagnostic, FileFacts, Run, Severity
 from tracekit.core.topology import AXES, Group, Topology
 from tracekit.core.trace import RankTrace
-from tracekit.io import join, kineto, names
-from tracekit.io.assemble import Options, Window, assemble
+from tracekit.io import cache, kineto, names
+from tracekit.io.assemble import Options, Window
 from tracekit.io.discover import Found, TraceFile, discover
 from tracekit.io.manifest import Manifest
 from tracekit.io.merge import merge
-
-Progress = Callable[[Path], None]
+from tracekit.io.reading import Progress, available_cores, read_all
 
 
 def load(
-    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
     *,
     step_regex: str | None = None,
     comm_patterns: Sequence[str] = (),
-    on_file: Progress | None = None,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
 ) -> Run:
-    """Load a run folder, a folder of trace files, or one trace file.
+    """Load a run folder, a folder of traces, a file, an archive, a glob or a URL.
 
     Args:
-        path: where it is.
+        target: what to load.
         step_regex: annotations that mark steps, instead of the profiler's own.
         comm_patterns: further kernel names that count as communication.
-        on_file: called with each file before it is read.
+        workers: how many files to read at once; by default the cores there are, or 1
+            without the native tokenizer, where more take processes of their own.
+        on_progress: told stored bytes read, stored bytes in all, and the file at hand.
 
     Raises:
         InputError: nothing there can be read as a trace, or the files contradict each other.
-        UsageError: a pattern is not a regular expression.
+        UsageError: a pattern is not a regular expression, or ``workers`` is below 1.
     """
     options = _options(step_regex, comm_patterns)
-    found = discover(Path(path))
-    windows: list[tuple[TraceFile, Window]] = []
-    notes: list[Diagnostic] = list(found.diagnostics)
-    failures: list[InputError] = []
-    for file in found.files:
-        if on_file is not None:
-            on_file(file.path)
-        try:
-            windows.append((file, _read(file, options)))
-        except InputError as error:
-            failures.append(error)
+    if workers is None:
+        workers = available_cores() if kineto.native_available() else 1
+    if workers < 1:
+        raise UsageError(f"workers is {workers}; at least 1 is needed")
+    found = discover(target)
+    store = cache.store_for(found.folder)
+    results = read_all(found.files, options, workers, store, on_progress)
+    windows = []
+    notes = list(found.diagnostics)
+    for file, result in zip(found.files, results, strict=True):
+        if isinstance(result, Window):
+            windows.append((file, result))
+        elif isinstance(result, NotATraceError) and found.searched:
+            message = "a JSON file that is no trace was left out"
+            notes.append(
+                Diagnostic("not-a-trace", Severity.INFO, None, 1, f"{message}: {file.name}")
+            )
+        else:
+            notes.append(Diagnostic("unreadable-file", Severity.WARNING, None, 1, str(result)))
     if not windows:
-        raise failures[0]
-    notes.extend(
-        Diagnostic("unreadable-file", Severity.WARNING, None, 1, str(failure))
-        for failure in failures
-    )
+        raise next(result for result in results if isinstance(result, InputError))
     return _run(found, windows, notes)
 
 
@@ -78,27 +82,6 @@ def _options(step_regex: str | None, comm_patterns: Sequence[str]) -> Options:
         )
     except re.error as error:
         raise UsageError(f"{error.pattern!r} is not a regular expression: {error}") from error
-
-
-def _read(file: TraceFile, options: Options) -> Window:
-    """Parse one file and join the runner's records to it."""
-    try:
-        with _open(file.path) as stream:
-            events = kineto.parse(stream, str(file.path))
-    except OSError as error:
-        raise InputError(f"{file.path}: cannot be read ({error.strerror or error})") from error
-    if len(events.columns) == 0:
-        raise InputError(f"{file.path}: the trace holds no events")
-    window = assemble(events, options)
-    return join.join(window, file.records)
-
-
-def _open(path: Path) -> BinaryIO:
-    """The decompressed bytes of a file, by its first bytes and not by its name."""
-    raw = path.open("rb")
-    magic = raw.read(2)
-    raw.seek(0)
-    return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if magic == b"\x1f\x8b" else raw
 
 
 # -- the run -----------------------------------------------------------------------
@@ -147,14 +130,14 @@ def _file_facts(file: TraceFile, window: Window, rank: int) -> FileFacts:
     source = "content" if header.rank is not None else "name" if file.rank is not None else "order"
     notes = list(window.diagnostics)
     if header.rank is not None and file.rank not in (None, header.rank):
-        message = f"{file.path.name} says rank {file.rank}, its content says {rank}, which counts"
+        message = f"{file.name} says rank {file.rank}, its content says {rank}, which counts"
         notes.append(Diagnostic("rank-by-content", Severity.WARNING, None, 1, message))
     if source == "order":
-        message = f"{file.path.name} does not say its rank; numbered in order of names"
+        message = f"{file.name} does not say its rank; numbered in order of names"
         notes.append(Diagnostic("rank-guessed", Severity.WARNING, None, 1, message))
     return FileFacts(
-        name=file.path.name,
-        bytes=file.path.stat().st_size,
+        name=file.name,
+        bytes=file.bytes,
         rank=rank,
         rank_from=source,
         world_size=header.world_size,
@@ -197,7 +180,7 @@ def _topology(manifest: Manifest | None, windows: list[tuple[TraceFile, Window]]
     sizes: dict[int, list[str]] = defaultdict(list)
     for file, window in windows:
         if window.header.world_size is not None:
-            sizes[window.header.world_size].append(file.path.name)
+            sizes[window.header.world_size].append(file.name)
     if len(sizes) > 1:
         listed = "; ".join(f"{size}: {files[0]} ({len(files)})" for size, files in sizes.items())
         raise InputError(f"the files come from jobs of different world size ({listed})")

@@ -28,7 +28,7 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
     for (first, one), (second, other) in itertools.pairwise(files):
         if _extent(other.trace)[0] < _extent(one.trace)[1]:
             raise InputError(
-                f"{first.path} and {second.path} both hold rank {rank} at the same time; "
+                f"{first.name} and {second.name} both hold rank {rank} at the same time; "
                 "move one away, or name a single file"
             )
     table = StringTable()

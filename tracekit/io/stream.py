@@ -8,15 +8,15 @@ disk, whatever its path says.
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import queue
+import struct
 import tarfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,14 @@ from typing import Any, BinaryIO, cast
 from tracekit.core.errors import InputError, UsageError
 
 try:
-    from isal import igzip, isal_zlib
+    from isal.isal_zlib import crc32, decompressobj
+    from isal.isal_zlib import error as _isal_error
 
-    _INFLATE_ERRORS: tuple[Any, ...] = (zlib.error, isal_zlib.error)
-    _gunzip: Callable[..., Any] = igzip.IGzipFile
+    _INFLATE_ERRORS: tuple[Any, ...] = (zlib.error, _isal_error)
 except ImportError:  # no wheel for this machine
+    from zlib import crc32, decompressobj  # type: ignore[assignment, unused-ignore]
+
     _INFLATE_ERRORS = (zlib.error,)
-    _gunzip = gzip.GzipFile
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.tmp", ".json.gz.tmp")
 
@@ -202,8 +203,9 @@ class _Layer:
 
     def inflated(self) -> _Layer:
         """The layer inside of a compressed one."""
+        inner: Any
         if self.kind == "gzip":
-            inner = _gunzip(fileobj=self.stream, mode="rb")
+            inner = _Gunzip(self.stream)
         else:
             inner = _zstd_reader(self.stream, self._name)
         return self._inside(inner)
@@ -242,7 +244,7 @@ class _Layer:
 
     def _zip_member(self, wanted: str) -> Any:
         archive = self._zip()
-        return archive.open(wanted) if wanted in archive.namelist() else None
+        return _OneRead(archive.open(wanted)) if wanted in archive.namelist() else None
 
     def _tar(self) -> tarfile.TarFile:
         return self._stack.enter_context(tarfile.open(fileobj=self.stream, mode="r|"))
@@ -250,7 +252,7 @@ class _Layer:
     def _tar_member(self, wanted: str) -> Any:
         for item in (archive := self._tar()):
             if item.isreg() and item.name == wanted:
-                return archive.extractfile(item)
+                return _OneRead(archive.extractfile(item))
         return None
 
 
@@ -260,6 +262,106 @@ def _zstd_reader(stream: Any, name: str) -> Any:
     except ImportError as error:
         raise InputError(f"{name}: needs the zstandard package: pip install zstandard") from error
     return _ZstdFile(zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True))
+
+
+class _OneRead:
+    """A buffered file read piecemeal, so that an error costs nothing read before it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def readinto(self, target: Any) -> int:
+        return int(self._inner.readinto1(target))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Gunzip:
+    """A gzip file that gives every byte before a cut or a damaged place, and then fails.
+
+    The library's readers drop what they inflated in the call that fails.
+    """
+
+    _INPUT_BYTES = 1 << 13
+    _FIRST_INPUT_BYTES = 1 << 9  # a small file is damaged in its first kilobytes
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+        self._inflater: Any = None
+        self._output = memoryview(b"")
+        self._input = b""
+        self._crc = self._size = 0
+        self._end = (0, 0)  # checksum and size of the member that ended last
+        self._check_trailer = False
+        self._input_size = self._FIRST_INPUT_BYTES
+
+    def close(self) -> None:
+        self._output.release()
+
+    def readinto(self, target: Any) -> int:
+        while not self._output and self._inflate():
+            pass
+        count = min(len(target), len(self._output))
+        target[:count] = self._output[:count]
+        self._output = self._output[count:]
+        return count
+
+    def _inflate(self) -> bool:
+        """Inflate a little more; False at the end of the file."""
+        if self._inflater is None and not self._begin_member():
+            return False
+        if not self._input:
+            self._input = self._stream.read1(self._input_size)
+            self._input_size = min(2 * self._input_size, self._INPUT_BYTES)
+            if not self._input:
+                raise EOFError("it ends before its end-of-stream marker")
+        output = self._inflater.decompress(self._input)
+        self._crc = crc32(output, self._crc)
+        self._size += len(output)
+        self._output = memoryview(output)
+        self._input = self._inflater.unused_data
+        if self._inflater.eof:
+            self._end = (self._crc, self._size & 0xFFFFFFFF)
+            self._inflater = None
+            self._check_trailer = True
+        return True
+
+    def _begin_member(self) -> bool:
+        if self._check_trailer:
+            self._check_trailer = False
+            trailer = self._take(8)
+            if struct.unpack("<II", trailer) != self._end:
+                raise OSError("its checksum does not match")
+        start = self._take(10, optional=True)
+        if start[:3] != _GZIP + b"\x08":
+            return False  # the end, or padding after it
+        self._skip_names(start[3])
+        self._inflater = decompressobj(wbits=-15)
+        self._crc = self._size = 0
+        return True
+
+    def _skip_names(self, flags: int) -> None:
+        """The rest of a member's header: extra field, file name, comment, checksum."""
+        if flags & 4:
+            self._take(int.from_bytes(self._take(2), "little"))
+        for flag in (8, 16):
+            if flags & flag:
+                while self._take(1) != b"\0":
+                    pass
+        if flags & 2:
+            self._take(2)
+
+    def _take(self, count: int, optional: bool = False) -> bytes:
+        while len(self._input) < count:
+            more = self._stream.read1(count - len(self._input))
+            if not more:
+                break
+            self._input += more
+        taken, self._input = self._input[:count], self._input[count:]
+        if len(taken) < count and not optional:
+            raise EOFError("it ends before its end-of-stream marker")
+        return taken
 
 
 class _ZstdFile:
@@ -394,7 +496,7 @@ class _Ahead(io.RawIOBase):
             size, error = 0, None
             try:
                 with memoryview(block) as view:
-                    while size < _AHEAD_BYTES and (read := self._inner.readinto(view[size:])):
+                    while size < _AHEAD_BYTES and (read := self._inner.readinto1(view[size:])):
                         size += read
             except Exception as caught:  # noqa: BLE001 - raised again where it is read
                 error = caught
