@@ -416,17 +416,20 @@ class _Bounded(io.RawIOBase):
         self._bottom = bottom
         self._limits = limits
         self._count = 0
+        self._failure: OSError | None = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: Any) -> int:
+        # A peek may meet the error first; whoever reads next must meet it too.
+        if self._failure is not None:
+            raise self._failure
         try:
             read = int(self._inner.readinto(target) or 0)
-        except _INFLATE_ERRORS as error:
-            raise OSError(str(error)) from error
-        except (zipfile.BadZipFile, tarfile.TarError) as error:
-            raise OSError(str(error)) from error
+        except (*_INFLATE_ERRORS, OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
+            self._failure = OSError(str(error))
+            raise self._failure from error
         self._count += read
         self._check()
         return read
