@@ -19,7 +19,7 @@ from tracekit.core.trace import Calls, KernelKind
 from tracekit.io import names
 from tracekit.io.cpu import Work
 from tracekit.io.events import MISSING, Events, StringTable
-from tracekit.io.groups import GroupTable, rank_list
+from tracekit.io.groups import GroupTable
 
 _OPERATOR = "record_param_comms"
 
@@ -41,7 +41,7 @@ def calls(events: Events, work: Work, table: StringTable, groups: tuple[Group, .
         groups: known from the header.
     """
     known = GroupTable(groups)
-    linked = _linked_arguments(events, work)
+    linked = _linked_arguments(events, work, table)
     rows: list[tuple[int, ...]] = []
     for index in _candidates(work, linked):
         args = linked.get(index, {})
@@ -69,25 +69,29 @@ def _candidates(work: Work, linked: Mapping[int, Mapping[str, Any]]) -> list[int
     return sorted({*by_kind, *linked})
 
 
-def _linked_arguments(events: Events, work: Work) -> dict[int, Mapping[str, Any]]:
+def _linked_arguments(
+    events: Events, work: Work, table: StringTable
+) -> dict[int, Mapping[str, Any]]:
     """Arguments per piece of work (by index into ``work``) that has any, memory excepted."""
     if not events.args:
         return {}
-    operators = [
-        row for row in events.args if events.strings[events.columns.name[row]] == _OPERATOR
-    ]
-    by_id = {int(events.columns.external_id[row]): events.args[row] for row in operators}
+    columns = events.columns
+    own = np.fromiter(events.args, dtype=np.int64, count=len(events.args))
+    is_operator = columns.name[own] == table[_OPERATOR]
+    operators = own[is_operator].tolist()
+    by_id = {int(columns.external_id[row]): events.args[row] for row in operators}
     by_id.pop(MISSING, None)
+    external = columns.external_id[work.row]
+    linked = np.isin(work.row, own) | np.isin(external, np.array(list(by_id), dtype=np.int64))
     found: dict[int, Mapping[str, Any]] = {}
-    external = events.columns.external_id[work.row]
-    for index in np.flatnonzero(work.kind != KernelKind.MEMORY).tolist():
+    for index in np.flatnonzero(linked & (work.kind != KernelKind.MEMORY)).tolist():
         args = events.args.get(int(work.row[index])) or by_id.get(int(external[index]))
         if args:
             found[index] = args
     missing = [
-        int(index)
-        for index in np.flatnonzero(work.kind == KernelKind.COMMUNICATION)
-        if int(index) not in found
+        index
+        for index in np.flatnonzero(work.kind == KernelKind.COMMUNICATION).tolist()
+        if index not in found
     ]
     if missing and operators:
         found.update(_by_enclosing_operator(events, work, missing, operators))
@@ -160,7 +164,7 @@ def _group(args: Mapping[str, Any], known: GroupTable) -> int:
     return known.index(
         "" if name is None else str(name),
         str(args.get("group_description") or ""),
-        rank_list(args.get("group_ranks")),
+        args.get("group_ranks"),
     )
 
 

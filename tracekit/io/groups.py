@@ -24,13 +24,13 @@ class GroupTable:
 
     def __init__(self, groups: tuple[Group, ...]) -> None:
         self.groups = list(groups)
-        self._found: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._found: dict[tuple[str, str, str], int] = {}
 
-    def index(self, name: str, description: str, ranks: tuple[int, ...]) -> int:
+    def index(self, name: str, description: str, ranks: object) -> int:
         """The group of this name, description and members; lists cut by Kineto match any."""
-        key = (name, description, ranks)
+        key = (name, description, str(ranks))
         if key not in self._found:
-            self._found[key] = self._search(name, description, ranks)
+            self._found[key] = self._search(name, description, rank_list(ranks))
         return self._found[key]
 
     def _search(self, name: str, description: str, ranks: tuple[int, ...]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tracekit.core.topology import AXES
 
@@ -109,6 +110,7 @@ def communication_pattern(extra: Sequence[str] = ()) -> re.Pattern[str]:
     return re.compile("|".join((*COMMUNICATION_PATTERNS, *extra)), re.IGNORECASE)
 
 
+@lru_cache(maxsize=1024)  # a run has few names and many calls
 def collective(name: str) -> str:
     """The collective a kernel, annotation or recorded name stands for, or "other"."""
     for pattern, op in _COLLECTIVE_TABLE:
