@@ -17,6 +17,7 @@ class Group:
     description: str
     ranks: tuple[int, ...]  # global ranks; empty when not known
     axis: str | None  # mesh axis, None when the group spans several or is not known
+    inferred: bool = False  # members were worked out from times and names, not recorded
 
 
 @dataclass(frozen=True, slots=True)

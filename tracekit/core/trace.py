@@ -146,6 +146,7 @@ class RankTrace:
     names: tuple[str, ...]
     groups: tuple[Group, ...]
     spans: Spans = NO_SPANS
+    steps_marked: bool = True  # step numbers are the job's own, so they agree between ranks
 
     def statistic_steps(self) -> npt.NDArray[np.bool_]:
         """(steps,) mask of the steps to use in statistics: unflagged ones, or all if none is."""

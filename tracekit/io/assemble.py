@@ -88,6 +88,9 @@ def assemble(events: Events, options: Options) -> Window:
         names=tuple(table),
         groups=found.groups,
         spans=spans,
+        # Annotations and whole captures are only counted, from wherever a file begins.
+        steps_marked=options.step is None
+        and not {"no-steps", "steps-from-annotations"} & {item.code for item in note},
     )
     return Window(trace, header, len(events.columns), tuple(notes))
 

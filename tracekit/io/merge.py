@@ -73,6 +73,7 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
         names=tuple(table),
         groups=tuple(groups),
         spans=_concatenated(Spans, parts["spans"]),
+        steps_marked=all(window.trace.steps_marked for _, window in files),
     )
 
 

@@ -1,0 +1,591 @@
+"""Matching: joins the calls of different ranks that are one collective or one transfer.
+
+Collectives of a group are joined by its sequence number; without one, by their
+order inside a step that the ranks mark, where operation, dtype and size agree;
+else by the clock offset that most pairs of equal calls vote for. Plain order
+(the k-th with the k-th) is never used: windows cut at different places make it
+wrong nearly always. The k-th send meets the k-th recv of each ordered pair of
+ranks, inside a step. What stays ambiguous is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.core.collective import P2P, P2P_OP, Instances, Match, Matching, Refusal, Rows
+from tracekit.core.membership import Membership, resolve
+from tracekit.core.topology import Group
+from tracekit.core.trace import Int64, RankTrace
+from tracekit.core.vote import LEAST_MARGIN, Vote, vote
+
+# Calls of one collective end this close on devices and on a CPU's threads (busy cores: ms).
+DEVICE_WIDTH_NS = 50_000
+CPU_WIDTH_NS = 3_000_000
+# Ranks of one host share its clock; more than this is no offset but another collective.
+SAME_HOST_NS = 2_000_000
+_MOST_ODD = 0.01  # share of a group's instances whose members may disagree in what they do
+_UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # members move different sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    """Grouped calls of one rank, or of one group over its ranks, in order of time."""
+
+    trace: Int64  # index of the rank's trace
+    call: Int64
+    start_ns: Int64
+    end_ns: Int64
+    group: Int64
+    op: Int64
+    dtype: Int64
+    size: Int64
+    kind: Int64  # fingerprint: operation, dtype and, where members must agree, size
+    seq: Int64
+    step: Int64
+    peer: Int64
+
+    def __len__(self) -> int:
+        return len(self.trace)
+
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> _Calls:
+        return _Calls(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
+class _Found(NamedTuple):
+    """Instances of one group: an instance number per call, -1 for none."""
+
+    instance: Int64
+    match: Match
+    refusals: tuple[tuple[int, str], ...] = ()
+    margin: float | None = None
+
+
+class _Codes(dict[object, int]):
+    """The next number for every new key."""
+
+    def __missing__(self, key: object) -> int:
+        code = self[key] = len(self)
+        return code
+
+
+def match(traces: Sequence[RankTrace]) -> Matching:
+    """Join the calls of all loaded ranks."""
+    membership = resolve(traces)
+    names: _Codes = _Codes()
+    kinds: _Codes = _Codes()
+    calls = [
+        _calls(trace, place, membership, names, kinds) for place, trace in enumerate(traces)
+    ]
+    every = _joined(calls)
+    p2p_ops = np.array([code for text, code in names.items() if text in P2P], dtype=np.int64)
+    is_p2p = np.isin(every.op, p2p_ops)
+    groups = list(membership.groups)
+    parts: list[tuple[int, _Calls, _Found]] = []
+    for number, rows in _by_key(every.group, ~is_p2p & (every.group >= 0)):
+        group = groups[number]
+        found, groups[number] = _collectives(traces, group, every.take(rows))
+        parts.append((number, every.take(rows), found))
+    parts += _transfers(traces, groups, every.take(is_p2p), names)
+    return _assembled(groups, tuple(str(text) for text in names), parts, names)
+
+
+# -- calls as columns ----------------------------------------------------------------
+
+
+def _calls(
+    trace: RankTrace, place: int, membership: Membership, names: _Codes, kinds: _Codes
+) -> _Calls:
+    """Calls of one rank in order of time, with codes that hold over all ranks."""
+    calls = trace.calls
+    op = _recoded(calls.op_id, trace.names, names)
+    dtype = _recoded(calls.dtype_id, trace.names, names)
+    size = np.maximum(calls.in_bytes, calls.out_bytes)
+    uneven = np.array([text in _UNEVEN for text in trace.names] + [False], dtype=np.bool_)
+    columns = np.stack((op, dtype, np.where(uneven[calls.op_id], -1, size)), axis=1)
+    unique, inverse = np.unique(columns, axis=0, return_inverse=True)
+    kind = np.array([kinds[tuple(row)] for row in unique.tolist()], dtype=np.int64)
+    own = np.concatenate((membership.of[place], [-1])).astype(np.int64)
+    numbers = np.concatenate((trace.steps.number, [-1]))
+    out = _Calls(
+        trace=np.full(len(calls), place, dtype=np.int64),
+        call=np.arange(len(calls), dtype=np.int64),
+        start_ns=trace.kernels.start_ns[calls.kernel],
+        end_ns=trace.kernels.end_ns[calls.kernel],
+        group=own[calls.group],
+        op=op,
+        dtype=dtype,
+        size=size,
+        kind=kind[inverse.reshape(-1)] if len(calls) else np.empty(0, dtype=np.int64),
+        seq=calls.seq,
+        step=numbers[trace.kernels.step[calls.kernel]],
+        peer=calls.peer.astype(np.int64),
+    )
+    return out.take(np.lexsort((out.call, out.start_ns)))
+
+
+def _recoded(ids: npt.NDArray[np.int32], texts: Sequence[str], codes: _Codes) -> Int64:
+    table = np.full(len(texts) + 1, -1, dtype=np.int64)
+    for code in np.unique(ids[ids >= 0]).tolist():
+        table[code] = codes[texts[code]]
+    return table[ids]
+
+
+def _joined(parts: Sequence[_Calls]) -> _Calls:
+    if not parts:
+        return _Calls(*(np.empty(0, dtype=np.int64) for _ in _Calls.__slots__))
+    return _Calls(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in _Calls.__slots__)
+    )
+
+
+def _by_key(
+    key: Int64, wanted: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """Rows of each key, in their order."""
+    rows = np.flatnonzero(wanted)
+    order = rows[np.argsort(key[rows], kind="stable")]
+    if not len(order):
+        return
+    cuts = np.flatnonzero(np.diff(key[order])) + 1
+    for part in np.split(order, cuts):
+        yield int(key[part[0]]), part
+
+
+# -- collectives of one group --------------------------------------------------------
+
+
+def _collectives(
+    traces: Sequence[RankTrace], group: Group, calls: _Calls
+) -> tuple[_Found, Group]:
+    """Match one group's collectives; a group whose members are not known may gain them."""
+    if len(np.unique(calls.trace)) < 2:
+        return _none(calls), group
+    if group.inferred:
+        members = tuple(traces[place].rank for place in np.unique(calls.trace).tolist())
+        group = replace(group, ranks=members)
+    found = _by_seq(calls)
+    if found is None:
+        found = _by_step(traces, calls)
+    left = found.instance < 0
+    if left.any():
+        found = _by_time(traces, calls, found)
+    return found, group
+
+
+def _none(calls: _Calls) -> _Found:
+    return _Found(np.full(len(calls), -1, dtype=np.int64), Match.SEQ)
+
+
+def _by_seq(calls: _Calls) -> _Found | None:
+    """By the group's sequence number; None when it is missing or contradicts the operations."""
+    if len(calls) == 0 or (calls.seq < 0).any():
+        return None
+    order = np.lexsort((calls.start_ns, calls.trace, calls.seq))
+    ordinal = np.empty(len(calls), dtype=np.int64)
+    ordinal[order] = _ordinals(calls.seq[order], calls.trace[order])
+    _, instance = np.unique(
+        np.stack((calls.seq, ordinal), axis=1), axis=0, return_inverse=True
+    )
+    instance = instance.reshape(-1).astype(np.int64)
+    odd = _disagree(instance, calls.kind)
+    count = len(odd)
+    if odd.sum() > max(_MOST_ODD * count, 1):
+        return None
+    refusals: tuple[tuple[int, str], ...] = ()
+    if odd.any():
+        dropped = odd[instance]
+        instance[dropped] = -1
+        refusals = ((int(dropped.sum()), "members of one sequence number do different things"),)
+    return _Found(instance, Match.SEQ, refusals)
+
+
+def _ordinals(*keys: Int64) -> Int64:
+    """Place of each row among the rows of equal keys; equal rows lie together."""
+    size = len(keys[0])
+    if size == 0:
+        return np.empty(0, dtype=np.int64)
+    new = np.zeros(size, dtype=np.bool_)
+    new[0] = True
+    for key in keys:
+        new[1:] |= key[1:] != key[:-1]
+    first = np.flatnonzero(new)
+    return np.arange(size) - np.repeat(first, np.diff(np.append(first, size)))
+
+
+def _disagree(instance: Int64, kind: Int64) -> npt.NDArray[np.bool_]:
+    """(instances,) whether the members' fingerprints differ."""
+    size = int(instance.max(initial=-1)) + 1
+    low = np.full(size, np.iinfo(np.int64).max)
+    high = np.full(size, -1, dtype=np.int64)
+    known = instance >= 0
+    np.minimum.at(low, instance[known], kind[known])
+    np.maximum.at(high, instance[known], kind[known])
+    odd: npt.NDArray[np.bool_] = (low != high) & (high >= 0)
+    return odd
+
+
+def _by_step(traces: Sequence[RankTrace], calls: _Calls) -> _Found:
+    """By order inside each marked step in which all members that have it do the same things."""
+    instance = np.full(len(calls), -1, dtype=np.int64)
+    if not all(traces[place].steps_marked for place in np.unique(calls.trace).tolist()):
+        return _Found(instance, Match.STEP)
+    next_free = 0
+    for number, rows in _by_key(calls.step, calls.step >= 0):
+        part = calls.take(rows)
+        order = np.lexsort((part.start_ns, part.trace))
+        ordinal = _ordinals(part.trace[order])
+        count = np.bincount(part.trace)
+        members = np.flatnonzero(count)
+        if len(members) < 2 or len(set(count[members].tolist())) > 1:
+            continue
+        kind = part.kind[order].reshape(len(members), -1)
+        if (kind != kind[0]).any():
+            continue
+        instance[rows[order]] = next_free + ordinal
+        next_free += kind.shape[1]
+        del number
+    return _Found(_coherent(calls, instance), Match.STEP)
+
+
+def _coherent(calls: _Calls, instance: Int64) -> Int64:
+    """Without the steps in which the members' ends do not fit the other steps.
+
+    Cut windows can hold equally many equal calls by accident. Members of one collective
+    end together, so the difference of their ends is the clock offset in every right step.
+    """
+    known = np.flatnonzero(instance >= 0)
+    if len(known) == 0:
+        return instance
+    step, member = calls.step[known], calls.trace[known]
+    difference = _from_first(instance[known], calls.end_ns[known])
+    keep = np.ones(len(known), dtype=np.bool_)
+    for _, rows in _by_key(member, np.ones(len(known), dtype=np.bool_)):
+        medians = {
+            number: float(np.median(difference[rows][step[rows] == number]))
+            for number in np.unique(step[rows]).tolist()
+        }
+        if len(medians) < 3:
+            continue
+        centre = float(np.median(list(medians.values())))
+        off = np.abs(np.array(list(medians.values())) - centre)
+        limit = max(10 * float(np.median(off)), 4 * DEVICE_WIDTH_NS)
+        wrong = [number for number, value in medians.items() if abs(value - centre) > limit]
+        keep[rows] &= ~np.isin(step[rows], wrong)
+    bad = np.unique(step[~keep])
+    out = instance.copy()
+    out[known[np.isin(step, bad)]] = -1
+    return out
+
+
+def _from_first(instance: Int64, end_ns: Int64) -> Int64:
+    """End of each row minus the end of its instance's first row."""
+    size = int(instance.max()) + 1
+    first = np.full(size, -1, dtype=np.int64)
+    # The first row of an instance is the last one written in reverse order.
+    first[instance[::-1]] = np.arange(len(instance))[::-1]
+    return end_ns - end_ns[first[instance]]
+
+
+# -- by time -------------------------------------------------------------------------
+
+
+def _by_time(traces: Sequence[RankTrace], calls: _Calls, found: _Found) -> _Found:
+    """Join what is left by its end times, once every member's offset is known or voted."""
+    members = np.unique(calls.trace).tolist()
+    width = _width(traces, members)
+    offsets: dict[int, int] = {}
+    if (found.instance >= 0).any():
+        offsets = _known_offsets(calls, found.instance)
+    first = max(members, key=lambda place: (place in offsets, (calls.trace == place).sum()))
+    base = offsets.get(first, 0)
+    offsets[first] = base
+    refusals = list(found.refusals)
+    margin = found.margin
+    one = calls.take(calls.trace == first)
+    for place in members:
+        if place in offsets:
+            continue
+        other = calls.take(calls.trace == place)
+        won = _voted(traces[first], traces[place], one, other, width)
+        if isinstance(won, str):
+            refusals.append((len(other), won))
+            continue
+        offsets[place] = base + won.offset_ns
+        margin = won.margin if margin is None else min(margin, won.margin)
+    rows = np.flatnonzero((found.instance < 0) & np.isin(calls.trace, list(offsets)))
+    instance = found.instance.copy()
+    if len(offsets) > 1 and len(rows):
+        instance[rows] = _clustered(calls.take(rows), offsets, width, int(instance.max()) + 1)
+    any_before = bool((found.instance >= 0).any())
+    return _Found(instance, found.match if any_before else Match.VOTE, tuple(refusals), margin)
+
+
+def _width(traces: Sequence[RankTrace], members: Iterable[int]) -> int:
+    on_cpu = any(traces[place].device_type == "cpu" for place in members)
+    return CPU_WIDTH_NS if on_cpu else DEVICE_WIDTH_NS
+
+
+def _known_offsets(calls: _Calls, instance: Int64) -> dict[int, int]:
+    """Median end difference of each member from the instances already matched."""
+    known = np.flatnonzero(instance >= 0)
+    difference = _from_first(instance[known], calls.end_ns[known])
+    return {
+        place: int(np.median(difference[rows]))
+        for place, rows in _by_key(calls.trace[known], np.ones(len(known), dtype=np.bool_))
+    }
+
+
+def _voted(
+    first: RankTrace, second: RankTrace, one: _Calls, other: _Calls, width: int
+) -> Vote | str:
+    """The offset between two ranks, or why there is none."""
+    marked = first.steps_marked and second.steps_marked
+    limit = None
+    if first.host is not None and first.host == second.host:
+        limit = SAME_HOST_NS
+    kinds = (_within_step(one, marked), _within_step(other, marked))
+    won = vote((kinds[0], one.end_ns), (kinds[1], other.end_ns), width, limit)
+    pair = f"rank {first.rank} and rank {second.rank}"
+    if won is None:
+        return f"{pair} share too few equal calls"
+    if won.margin < LEAST_MARGIN:
+        return (
+            f"the offset between {pair} is ambiguous (best ÷ next = {won.margin:.2f}): "
+            "steps too regular; record ProfilerStep markers or Seq"
+        )
+    return won
+
+
+def _within_step(calls: _Calls, marked: bool) -> Int64:
+    """Fingerprints that only agree inside one step, where both ranks mark steps."""
+    return calls.kind * (1 << 32) + (calls.step + 1) if marked else calls.kind
+
+
+def _clustered(calls: _Calls, offsets: dict[int, int], width: int, first_free: int) -> Int64:
+    """Instances of calls whose aligned ends lie within ``width``, one call per member."""
+    shift = np.array([offsets[place] for place in calls.trace.tolist()], dtype=np.int64)
+    end = calls.end_ns - shift
+    order = np.lexsort((end, calls.kind))
+    kind, end = calls.kind[order], end[order]
+    opens = np.concatenate(([True], (np.diff(end) > width) | (np.diff(kind) != 0)))
+    cluster = np.cumsum(opens) - 1
+    member = calls.trace[order]
+    size = int(cluster[-1]) + 1
+    pairs = np.unique(np.stack((cluster, member), axis=1), axis=0)
+    distinct = np.bincount(pairs[:, 0], minlength=size)
+    total = np.bincount(cluster, minlength=size)
+    good = (distinct == total) & (total > 1)
+    number = np.where(good, first_free + np.cumsum(good) - 1, -1)
+    out = np.empty(len(calls), dtype=np.int64)
+    out[order] = number[cluster]
+    return out
+
+
+# -- point-to-point ------------------------------------------------------------------
+
+
+def _transfers(
+    traces: Sequence[RankTrace], groups: list[Group], calls: _Calls, names: _Codes
+) -> list[tuple[int, _Calls, _Found]]:
+    """Sends with their recvs; adds one group per pair of ranks, with the axis of their group."""
+    if len(calls) == 0:
+        return []
+    send, recv = names["send"], names["recv"]
+    place_of = {trace.rank: place for place, trace in enumerate(traces)}
+    rank_of = np.array([trace.rank for trace in traces], dtype=np.int64)
+    peer = _global_peers(groups, calls, rank_of)
+    sends = calls.op == send
+    source = np.where(sends, rank_of[calls.trace], peer)
+    target = np.where(sends, peer, rank_of[calls.trace])
+    usable = (peer >= 0) & (sends | (calls.op == recv))
+    parts: list[tuple[int, _Calls, _Found]] = []
+    lost: dict[str, int] = defaultdict(int)
+    if (~usable).any():
+        lost["the other end of the transfer is not recorded"] = int((~usable).sum())
+    key = source * (1 << 24) + target
+    for number, rows in _by_key(key, usable):
+        ends = (number >> 24, number & ((1 << 24) - 1))
+        if not all(rank in place_of for rank in ends):
+            continue  # its partner is a missing rank
+        part = calls.take(rows)
+        found = _pairs(traces, part, part.op == send)
+        groups.append(_pair_group(groups, part, ends))
+        parts.append((len(groups) - 1, part, found))
+    if lost:
+        empty = calls.take(np.zeros(len(calls), dtype=np.bool_))
+        groups.append(Group("p2p", "", (), None))
+        refusals = tuple((count, reason) for reason, count in lost.items())
+        parts.append((len(groups) - 1, empty, replace_refusals(_none(empty), refusals)))
+    return parts
+
+
+def replace_refusals(found: _Found, refusals: tuple[tuple[int, str], ...]) -> _Found:
+    """The same with these refusals."""
+    return found._replace(refusals=refusals)
+
+
+def _global_peers(groups: Sequence[Group], calls: _Calls, rank_of: Int64) -> Int64:
+    """Global ranks of the peers: some backends write the place in the group instead."""
+    peer = calls.peer.copy()
+    for number, rows in _by_key(calls.group, calls.group >= 0):
+        members = np.array(groups[number].ranks, dtype=np.int64)
+        told = peer[rows]
+        known = told[told >= 0]
+        if len(members) == 0 or len(known) == 0 or np.isin(known, members).all():
+            continue
+        if known.max() < len(members):
+            peer[rows] = np.where(told >= 0, members[np.maximum(told, 0)], -1)
+    # The only other member is the peer, recorded or not.
+    for number, rows in _by_key(calls.group, (peer < 0) & (calls.group >= 0)):
+        members = np.array(groups[number].ranks, dtype=np.int64)
+        if len(members) == 2:
+            own = rank_of[calls.trace[rows]]
+            peer[rows] = members.sum() - own
+    return peer
+
+
+def _pair_group(groups: Sequence[Group], part: _Calls, ends: tuple[int, int]) -> Group:
+    known = part.group[part.group >= 0]
+    axis = groups[int(known[0])].axis if len(known) else None
+    return Group(f"{ends[0]}→{ends[1]}", "p2p", tuple(sorted(ends)), axis)
+
+
+def _pairs(traces: Sequence[RankTrace], calls: _Calls, sends: npt.NDArray[np.bool_]) -> _Found:
+    """The k-th send with the k-th recv inside each common step where sizes agree."""
+    instance = np.full(len(calls), -1, dtype=np.int64)
+    if not sends.any() or sends.all():
+        return _Found(instance, Match.STEP)
+    kind = calls.size * (1 << 10) + (calls.dtype & 1023)
+    like = replace(calls, kind=kind, trace=np.where(sends, 0, 1))
+    sides = (int(calls.trace[sends][0]), int(calls.trace[~sends][0]))
+    marked = [_Stand(traces[place]) for place in sides]
+    found = _by_step([item.trace for item in marked], like)
+    if (found.instance < 0).any():
+        found = _by_time([item.trace for item in marked], like, found)
+    return found
+
+
+class _Stand(NamedTuple):
+    """A trace that stands for one end of a pair."""
+
+    trace: RankTrace
+
+
+# -- the result ----------------------------------------------------------------------
+
+
+def _assembled(
+    groups: Sequence[Group],
+    texts: tuple[str, ...],
+    parts: Sequence[tuple[int, _Calls, _Found]],
+    names: _Codes,
+) -> Matching:
+    """One table over all groups: instances by group and time, rows by instance and rank."""
+    tables = []
+    refusals: list[Refusal] = []
+    margins = []
+    p2p = names[P2P_OP]
+    send_codes = {code for text, code in names.items() if text in P2P}
+    for number, calls, found in parts:
+        label = groups[number].description or groups[number].name
+        refusals += [Refusal(label, count, reason) for count, reason in found.refusals]
+        if found.margin is not None:
+            margins.append(found.margin)
+        rows = np.flatnonzero(found.instance >= 0)
+        if len(rows):
+            tables.append(_table(number, calls.take(rows), found, rows, send_codes, p2p))
+    texts = tuple(str(text) for text in names)
+    merged = _merged(tables)
+    order = np.lexsort((merged["trace"], merged["instance"]))
+    first = np.concatenate(([True], np.diff(merged["instance"][order]) != 0))[: len(order)]
+    head = order[first]
+    low, high = _extremes(merged["instance"], merged["size"])
+    members = np.array([len(group.ranks) for group in groups] or [0], dtype=np.int64)
+    columns = {name: values[head] for name, values in merged.items()}
+    present = np.bincount(merged["instance"], minlength=len(head))
+    group = columns["group"].astype(np.int64)
+    instances = Instances(
+        group=columns["group"].astype(np.int32),
+        op=columns["op"].astype(np.int32),
+        dtype=columns["dtype"].astype(np.int32),
+        bytes=high,
+        seq=columns["seq"],
+        step=columns["step"],
+        match=columns["match"].astype(np.uint8),
+        members=np.maximum(members[group], present).astype(np.int32),
+        even=(low == high).astype(np.uint8),
+    )
+    rows_table = Rows(
+        instance=merged["instance"][order].astype(np.int32),
+        trace=merged["trace"][order].astype(np.int32),
+        call=merged["call"][order].astype(np.int32),
+        start_ns=merged["start_ns"][order],
+        end_ns=merged["end_ns"][order],
+    )
+    return Matching(
+        tuple(groups), texts, instances, rows_table, tuple(refusals),
+        min(margins) if margins else None,
+    )  # fmt: skip
+
+
+def _table(
+    number: int, calls: _Calls, found: _Found, rows: npt.NDArray[np.intp],
+    send_codes: set[int], p2p: int,
+) -> dict[str, Int64]:  # fmt: skip
+    """Columns of one group's matched calls, its instances numbered in order of time."""
+    _, instance = np.unique(found.instance[rows], return_inverse=True)
+    instance = instance.reshape(-1)
+    size = int(instance.max()) + 1
+    # Order by the first member's own clock: monotonic, whatever the offsets are.
+    at = np.full(size, np.iinfo(np.int64).max)
+    lowest = int(calls.trace.min())
+    np.minimum.at(at, instance, np.where(calls.trace == lowest, calls.start_ns, calls.start_ns))
+    rank = np.empty(size, dtype=np.int64)
+    rank[np.argsort(at, kind="stable")] = np.arange(size)
+    instance = rank[instance]
+    has_seq = found.match == Match.SEQ
+    op = np.where(np.isin(calls.op, list(send_codes)), p2p, calls.op)
+    return {
+        "instance": instance,
+        "group": np.full(len(rows), number, dtype=np.int64),
+        "trace": calls.trace,
+        "call": calls.call,
+        "start_ns": calls.start_ns,
+        "end_ns": calls.end_ns,
+        "op": op,
+        "dtype": calls.dtype,
+        "size": calls.size,
+        "seq": calls.seq if has_seq else instance,
+        "step": calls.step,
+        "match": np.full(len(rows), int(found.match), dtype=np.int64),
+    }
+
+
+def _merged(tables: Sequence[dict[str, Int64]]) -> dict[str, Int64]:
+    names = ("instance", "group", "trace", "call", "start_ns", "end_ns", "op", "dtype", "size",
+             "seq", "step", "match")  # fmt: skip
+    base = 0
+    for table in tables:
+        table["instance"] = table["instance"] + base
+        base = int(table["instance"].max()) + 1
+    empty = np.empty(0, dtype=np.int64)
+    return {
+        name: np.concatenate([table[name] for table in tables]) if tables else empty
+        for name in names
+    }
+
+
+def _extremes(instance: Int64, values: Int64) -> tuple[Int64, Int64]:
+    """Least and greatest value of each instance."""
+    size = int(instance.max(initial=-1)) + 1
+    low = np.full(size, np.iinfo(np.int64).max)
+    high = np.full(size, -1, dtype=np.int64)
+    np.minimum.at(low, instance, values)
+    np.maximum.at(high, instance, values)
+    return low, high
