@@ -79,9 +79,7 @@ def match(traces: Sequence[RankTrace]) -> Matching:
     membership = resolve(traces)
     names: _Codes = _Codes()
     kinds: _Codes = _Codes()
-    calls = [
-        _calls(trace, place, membership, names, kinds) for place, trace in enumerate(traces)
-    ]
+    calls = [_calls(trace, place, membership, names, kinds) for place, trace in enumerate(traces)]
     every = _joined(calls)
     p2p_ops = np.array([code for text, code in names.items() if text in P2P], dtype=np.int64)
     is_p2p = np.isin(every.op, p2p_ops)
@@ -160,9 +158,7 @@ def _by_key(
 # -- collectives of one group --------------------------------------------------------
 
 
-def _collectives(
-    traces: Sequence[RankTrace], group: Group, calls: _Calls
-) -> tuple[_Found, Group]:
+def _collectives(traces: Sequence[RankTrace], group: Group, calls: _Calls) -> tuple[_Found, Group]:
     """Match one group's collectives; a group whose members are not known may gain them."""
     if len(np.unique(calls.trace)) < 2:
         return _none(calls), group
@@ -189,9 +185,7 @@ def _by_seq(calls: _Calls) -> _Found | None:
     order = np.lexsort((calls.start_ns, calls.trace, calls.seq))
     ordinal = np.empty(len(calls), dtype=np.int64)
     ordinal[order] = _ordinals(calls.seq[order], calls.trace[order])
-    _, instance = np.unique(
-        np.stack((calls.seq, ordinal), axis=1), axis=0, return_inverse=True
-    )
+    _, instance = np.unique(np.stack((calls.seq, ordinal), axis=1), axis=0, return_inverse=True)
     instance = instance.reshape(-1).astype(np.int64)
     odd = _disagree(instance, calls.kind)
     count = len(odd)
@@ -215,7 +209,8 @@ def _ordinals(*keys: Int64) -> Int64:
     for key in keys:
         new[1:] |= key[1:] != key[:-1]
     first = np.flatnonzero(new)
-    return np.arange(size) - np.repeat(first, np.diff(np.append(first, size)))
+    out: Int64 = np.arange(size) - np.repeat(first, np.diff(np.append(first, size)))
+    return out
 
 
 def _disagree(instance: Int64, kind: Int64) -> npt.NDArray[np.bool_]:
@@ -289,7 +284,8 @@ def _from_first(instance: Int64, end_ns: Int64) -> Int64:
     first = np.full(size, -1, dtype=np.int64)
     # The first row of an instance is the last one written in reverse order.
     first[instance[::-1]] = np.arange(len(instance))[::-1]
-    return end_ns - end_ns[first[instance]]
+    out: Int64 = end_ns - end_ns[first[instance]]
+    return out
 
 
 # -- by time -------------------------------------------------------------------------
@@ -364,7 +360,8 @@ def _voted(
 
 def _within_step(calls: _Calls, marked: bool) -> Int64:
     """Fingerprints that only agree inside one step, where both ranks mark steps."""
-    return calls.kind * (1 << 32) + (calls.step + 1) if marked else calls.kind
+    out: Int64 = calls.kind * (1 << 32) + (calls.step + 1) if marked else calls.kind
+    return out
 
 
 def _clustered(calls: _Calls, offsets: dict[int, int], width: int, first_free: int) -> Int64:

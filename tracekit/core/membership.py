@@ -44,9 +44,9 @@ def resolve(traces: Sequence[RankTrace]) -> Membership:
         used = set(trace.calls.group.tolist())
         seen: dict[tuple[tuple[int, ...], str], int] = defaultdict(int)
         for place, group in enumerate(trace.groups):
-            members = tuple(sorted(group.ranks)) or told.get((group.name, group.description), {}).get(
-                trace.rank, ()
-            )
+            members = tuple(sorted(group.ranks)) or told.get(
+                (group.name, group.description), {}
+            ).get(trace.rank, ())
             if members and trace.rank not in members:
                 continue  # a header lists the groups of every rank
             # Two groups of one rank with equal members and description stay apart, in order.

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tracekit.core.clock import ClockFit
+from tracekit.core.collective import Matching
 from tracekit.core.topology import Topology
 from tracekit.core.trace import RankTrace
 
@@ -68,7 +70,8 @@ class Run:
 
     ``conditions`` follows the schema of ``run.json``; it is empty when the
     traces came without one. ``truth`` lists the faults planted on purpose,
-    ``files`` what each trace file is, in the order of reading.
+    ``files`` what each trace file is, in the order of reading. ``matching`` joins the
+    ranks' calls and ``clock`` has one fit per rank; both are there for a loaded run.
     """
 
     name: str
@@ -78,6 +81,8 @@ class Run:
     diagnostics: tuple[Diagnostic, ...] = ()
     truth: tuple[Mapping[str, Any], ...] = ()
     files: tuple[FileFacts, ...] = ()
+    matching: Matching | None = None
+    clock: tuple[ClockFit, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

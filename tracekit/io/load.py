@@ -15,7 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tracekit.core.clock import fit
 from tracekit.core.errors import InputError, NotATraceError, UsageError
+from tracekit.core.match import match
 from tracekit.core.run import Diagnostic, FileFacts, Run, Severity
 from tracekit.core.topology import AXES, Group, Topology
 from tracekit.core.trace import RankTrace
@@ -109,7 +111,27 @@ def _run(found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diag
         message = f"{here}; what needs all of them is left out"
         count = len(run.missing_ranks)
         notes.append(Diagnostic("missing-ranks", Severity.INFO, None, count, message))
-    return dataclasses.replace(run, diagnostics=_collected(notes))
+    return _across_ranks(dataclasses.replace(run, diagnostics=_collected(notes)))
+
+
+def _across_ranks(run: Run) -> Run:
+    """The run with its calls matched across ranks and its clocks fitted."""
+    matching = match(run.traces)
+    notes = [
+        Diagnostic(
+            "unmatched-calls", Severity.WARNING, None, item.count,
+            f"calls of group {item.group} stay unmatched: {item.reason}",
+        )
+        for item in matching.refusals
+    ]  # fmt: skip
+    clock = fit(run.traces, matching)
+    parts = len({item.component for item in clock})
+    if parts > 1:
+        message = f"nothing connects the clocks of {parts} sets of ranks; they are not compared"
+        notes.append(Diagnostic("unconnected-ranks", Severity.INFO, None, parts, message))
+    return dataclasses.replace(
+        run, matching=matching, clock=clock, diagnostics=(*run.diagnostics, *notes)
+    )
 
 
 def _facts(windows: Sequence[tuple[TraceFile, Window]]) -> tuple[FileFacts, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis._contract import Outcome
+from tracekit.core.clock import ClockFit
 from tracekit.core.finding import Finding
 from tracekit.core.run import Diagnostic
 from tracekit.core.table import Column
@@ -74,7 +75,7 @@ def _run(section: Section) -> dict[str, Any]:
         "steps": list(section.step_numbers),
         "conditions": clean(run.conditions),
         "topology": _topology(run.topology),
-        "clock": [],
+        "clock": [_clock(item) for item in run.clock],
         "diagnostics": diagnostics(run.diagnostics),
     }
 
@@ -88,9 +89,20 @@ def _topology(topology: Topology) -> dict[str, Any]:
                 "axis": group.axis,
                 "ranks": list(group.ranks),
                 "description": group.description,
+                "inferred": group.inferred,
             }
             for group in topology.groups
         ],
+    }
+
+
+def _clock(item: ClockFit) -> dict[str, Any]:
+    return {
+        "rank": item.rank,
+        "offset_ns": round(item.offset_ns),
+        "uncertainty_ns": round(item.uncertainty_ns),
+        "component": item.component,
+        "drift_ppb": clean(item.drift_ppb),
     }
 
 
