@@ -1,0 +1,107 @@
+"""The events of a job on CPUs with gloo, and the records a runner keeps beside them."""
+
+from __future__ import annotations
+
+from tracekit.core.trace import Int64
+from tracekit.io.records import CollectiveRecord, P2pRecord, Records
+from tracekit.simulate import calls
+from tracekit.simulate.clock import BASE_NS
+from tracekit.simulate.engine import Lane
+from tracekit.simulate.events import END, LAUNCH, LAUNCHED, START, Pattern, event
+from tracekit.simulate.gpu import DATA_LOADER, HOST, marker
+from tracekit.simulate.job import Job
+from tracekit.simulate.model import CLASSES
+from tracekit.simulate.program import Do, Op
+
+_OPERATORS = {
+    "all_reduce": "c10d::allreduce_",
+    "all_to_all": "c10d::alltoall_base_",
+    "send": "c10d::send",
+    "recv": "c10d::recv_",
+}
+_WIDTHS = {2: "c10::BFloat16", 4: "float", 8: "long int"}
+
+
+def pattern(job: Job, lane: Lane) -> Pattern:
+    """All events of a pipeline rank's ranks."""
+    out, size = Pattern(), len(lane.ops)
+    workers = {name: place for place, name in enumerate(sorted({op.axis for op in lane.ops}))}
+    for step in range(job.spec.steps):
+        for place, op in enumerate(lane.ops):
+            _operation(job, out, step, step * size + place, op, workers)
+    return out
+
+
+def _operation(
+    job: Job, out: Pattern, step: int, row: int, op: Op, workers: dict[str, int]
+) -> None:
+    own = f'"External id": {row + 1}'
+    match op.do:
+        case Do.COMPUTE:
+            dims = f'"Input Dims": [[{job.spec.seq}, {job.spec.hidden}]], "Input type": ["float"]'
+            text = event("cpu_op", CLASSES[op.name].operator, HOST, f"{own}, {dims}")
+            out.add(text, row, START, END)
+        case Do.COLLECTIVE | Do.SEND | Do.RECV:
+            _call(out, row, op, workers)
+        case Do.PAUSE if op.name == "data":
+            out.add(event("user_annotation", DATA_LOADER, HOST, own), row, LAUNCH, LAUNCHED)
+        case Do.CLOSE:
+            name = marker(job, op)
+            if op.name == "step" and job.spec.markers:
+                name = f"ProfilerStep#{step}"
+            if name is not None:
+                text = event("user_annotation", name, HOST, own)
+                out.add(text, row - op.back, LAUNCH, LAUNCHED, until=row)
+        case _:
+            pass
+
+
+def _call(out: Pattern, row: int, op: Op, workers: dict[str, int]) -> None:
+    """The caller's operator, and the transfer on the backend's thread."""
+    own = f'"External id": {row + 1}'
+    size = "@in@" if op.routed else str(op.size)
+    dims = f'"Input Dims": [[[{size}]], [], []], "Input type": ["TensorList", "", ""]'
+    out.add(event("cpu_op", _OPERATORS[op.name], HOST, f"{own}, {dims}"), row, LAUNCH, LAUNCHED)
+    # A transfer between two ranks shows on the caller's thread, from posting to its wait.
+    worker = f'"pid": @pid@, "tid": @worker{workers[op.axis]}@'
+    where = worker if op.do is Do.COLLECTIVE else HOST
+    dims = f'"Input Dims": [[{size}]], "Input type": ["{_WIDTHS[op.width]}"]'
+    out.add(event("user_annotation", f"gloo:{op.name}", where, f"{own}, {dims}"), row, START, END)
+    if op.routed:
+        out.routed.extend((len(out.texts) - back, row) for back in (1, 2))
+
+
+def records(job: Job, lane: Lane, rank: int, place: int, shown: tuple[Int64, Int64]) -> Records:
+    """What the runner keeps of one rank.
+
+    Args:
+        job: the job.
+        lane: the rank's pipeline rank.
+        rank: its number.
+        place: its place in the lane's arrays.
+        shown: launch and end of each operation, (rows,) by the rank's clock.
+    """
+    number = calls.numbering(job.spec, lane.ops)
+    launch, end = (values + BASE_NS for values in shown)
+    collectives, transfers = [], []
+    size = len(lane.ops)
+    for row in range(len(launch)):
+        op = lane.ops[row % size]
+        if op.do not in (Do.COLLECTIVE, Do.SEND, Do.RECV):
+            continue
+        group = job.group(rank, calls.axis_of(op))
+        if op.do is Do.COLLECTIVE:
+            name = calls.alias_name(job, group) if number.alias[row] else group.name
+            collectives.append(
+                CollectiveRecord(
+                    name, number.seq[row], op.name, int(launch[row]),
+                    [[op.size]], [[op.size]], [calls.DTYPES[op.width]], [calls.DTYPES[op.width]],
+                )
+            )  # fmt: skip
+        else:
+            peer = rank + (op.peer - job.coordinate(rank, "pp")) * job.width
+            at, until = int(launch[row]), int(end[row])
+            transfers.append(
+                P2pRecord(op.name, group.name, peer, op.size * op.width, at, at, until)
+            )
+    return Records(rank=rank, collectives=collectives, p2p=transfers)

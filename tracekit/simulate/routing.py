@@ -1,0 +1,125 @@
+"""Which rank sends how many tokens to which: the routing of every layer with experts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.core import fault
+from tracekit.core.errors import UsageError
+from tracekit.core.trace import Int64
+from tracekit.simulate.job import INNER, Job
+from tracekit.simulate.spec import Spec
+
+HOT_SHARE = 0.5  # of --routing hot:E, as in profile
+
+
+class Routing:
+    """The token matrices of a job: rows that ep rank i sends to ep rank j.
+
+    Every expert-parallel group draws its own, equal over tp.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.spec = job, job.spec
+        self.shares = expert_shares(self.spec) if self.spec.ep > 1 else np.ones(1)
+        self._drawn: dict[tuple[int, int, int], Int64] = {}
+
+    def experts(self, pp: int, layer: int, microbatch: int) -> Int64:
+        """(steps, replicas, ep, experts) assignments of each rank's tokens."""
+        key = (pp, layer, microbatch)
+        if key not in self._drawn:
+            rows = self.spec.batch * self.spec.seq * self.spec.top_k
+            replicas = self.spec.dp * self.spec.fsdp
+            shape = (self.spec.steps, replicas, self.spec.ep)
+            # Its own generator per layer: a layer draws the same whatever the others do.
+            random = np.random.default_rng([self.spec.seed, 1, pp, layer, microbatch])
+            self._drawn[key] = _drawn(random, rows, self.shares, shape, self.spec.routing)
+        return self._drawn[key]
+
+    def matrix(self, pp: int, layer: int, microbatch: int) -> Int64:
+        """(steps, replicas, ep, ep) rows from rank to rank."""
+        found = self.experts(pp, layer, microbatch)
+        held = self.spec.experts // self.spec.ep
+        rows: Int64 = found.reshape(*found.shape[:3], self.spec.ep, held).sum(axis=4)
+        return rows
+
+    def load(self, pp: int, layer: int, microbatch: int) -> Int64:
+        """(steps, width) rows that each rank's experts get."""
+        return self._spread(self.matrix(pp, layer, microbatch).sum(axis=2))
+
+    def load_ratio(self, pp: int, layer: int, microbatch: int) -> npt.NDArray[np.float64]:
+        """(steps, width) load over the mean load of an even routing."""
+        return self.load(pp, layer, microbatch) / (
+            self.spec.batch * self.spec.seq * self.spec.top_k
+        )
+
+    def largest_rows(self, pp: int, step: int, layer: int, microbatch: int) -> Int64:
+        """(width,) rows of the busiest rank of each group: it decides when an exchange ends."""
+        matrix = self.matrix(pp, layer, microbatch)[step]
+        busiest = np.maximum(matrix.sum(axis=1), matrix.sum(axis=2)).max(axis=1, keepdims=True)
+        spread: Int64 = self._spread(np.repeat(busiest, self.spec.ep, axis=1)[None])[0]
+        return spread
+
+    def splits(self, pp: int, step: int, layer: int, microbatch: int, place: int) -> Int64:
+        """(2, ep) rows a rank sends to, and gets from, each rank of its group in a dispatch."""
+        shape = self.job.inner
+        at = dict(zip(INNER, np.unravel_index(place, shape), strict=True))
+        replica = int(at["dp"] * self.spec.fsdp + at["fsdp"])
+        matrix = self.matrix(pp, layer, microbatch)[step, replica]
+        return np.stack((matrix[at["ep"]], matrix[:, at["ep"]]))
+
+    def _spread(self, values: Int64) -> Int64:
+        """(steps, replicas, ep) to (steps, width): the ranks of a tp group are alike."""
+        spread: Int64 = np.repeat(values.reshape(len(values), -1), self.spec.tp, axis=1)
+        return spread
+
+
+def expert_shares(spec: Spec) -> npt.NDArray[np.float64]:
+    """(experts,) share of all assignments that each expert should get.
+
+    Raises:
+        UsageError: the routing is not known or does not fit.
+    """
+    kind, _, value = spec.routing.partition(":")
+    hot = [f for f in spec.planted() if isinstance(f, fault.HotExpert)]
+    try:
+        if kind == "zipf" and float(value) >= 0 and math.isfinite(float(value)):
+            weights = np.arange(1, spec.experts + 1) ** -float(value)
+        elif kind == "hot" and 0 <= int(value) < spec.experts:
+            weights = _hot(spec.experts, int(value), HOT_SHARE)
+        elif kind == "balanced" and not value:
+            weights = np.ones(spec.experts)
+        else:
+            raise ValueError(value)
+    except ValueError:
+        raise UsageError(
+            f"routing {spec.routing!r} is not known; choose balanced, zipf:A or hot:E"
+        ) from None
+    for planted in hot:
+        weights = _hot(spec.experts, planted.expert, planted.share)
+    shares: npt.NDArray[np.float64] = weights / weights.sum()
+    return shares
+
+
+def _hot(experts: int, expert: int, share: float) -> npt.NDArray[np.float64]:
+    weights = np.full(experts, (1 - share) / max(experts - 1, 1))
+    weights[expert] = share
+    return weights
+
+
+def _drawn(
+    random: np.random.Generator,
+    rows: int,
+    shares: npt.NDArray[np.float64],
+    shape: tuple[int, ...],
+    routing: str,
+) -> Int64:
+    """Assignments of each rank: exact shares where they are even, else drawn."""
+    if routing == "balanced":
+        exact = np.floor(np.cumsum(shares) * rows + 0.5).astype(np.int64)
+        return np.broadcast_to(np.diff(exact, prepend=0), (*shape, len(shares)))
+    drawn: Int64 = random.multinomial(rows, shares, size=shape).astype(np.int64)
+    return drawn

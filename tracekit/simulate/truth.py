@@ -1,0 +1,208 @@
+"""What is true of a simulated run: times, culprits, clocks, waits, bubbles, experts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tracekit.core import fault
+from tracekit.core.trace import Int64
+from tracekit.simulate import engine
+from tracekit.simulate.clock import BASE_NS, START_NS, Clock
+from tracekit.simulate.engine import Lane, Timeline
+from tracekit.simulate.job import Job
+from tracekit.simulate.program import Do
+from tracekit.simulate.spec import Spec
+
+SCHEMA = "tracekit.truth/1"
+
+_CAUSES = {
+    "slow-rank": "compute",
+    "slow-stage": "compute",
+    "delay": "host",
+    "gc": "gc",
+    "dataloader": "dataloader",
+    "slow-link": "link",
+    "hot-expert": "experts",
+}
+
+
+def of(timeline: Timeline, clocks: tuple[Clock, ...], windows: Int64) -> dict[str, Any]:
+    """The whole truth, ready for JSON. Times are ns; absolute ones by the true clock."""
+    spec, job = timeline.job.spec, timeline.job
+    return {
+        "schema": SCHEMA,
+        "spec": dataclasses.asdict(spec),
+        "planted": planted(job),
+        "culprit": culprit(job),
+        "steps": steps(timeline),
+        "loss": loss(timeline),
+        "clock": [
+            {"rank": rank, "offset_ns": clock.offset_ns, "drift_ppm": clock.drift_ppm}
+            for rank, clock in enumerate(clocks)
+        ],
+        "windows": [
+            {"rank": rank, "start_ns": int(low), "end_ns": int(high)}
+            for rank, (low, high) in enumerate(absolute(windows).tolist())
+        ],
+        "compute": compute(timeline),
+    }
+
+
+def absolute(times: Int64) -> Int64:
+    """Times since the job's start as times of a true clock, as a trace would show them."""
+    return times + (START_NS + BASE_NS)
+
+
+# -- what was planted --------------------------------------------------------------------
+
+
+def planted(job: Job) -> list[dict[str, Any]]:
+    """The faults as they stand in the manifest, each with its ranks and its cause."""
+    return [
+        {**item.truth(), "ranks": list(ranks(job, item)), "cause": _CAUSES[item.truth()["kind"]]}
+        for item in job.spec.planted()
+    ]
+
+
+def ranks(job: Job, planted: fault.Fault) -> tuple[int, ...]:
+    """The ranks that a fault makes slow or late."""
+    match planted:
+        case fault.SlowStage(stage, _):
+            return tuple(job.ranks(stage))
+        case fault.SlowLink(ends, _):
+            return ends
+        case fault.HotExpert(expert, _):
+            holder = expert // (job.spec.experts // job.spec.ep)
+            every = range(job.spec.world_size)
+            return tuple(rank for rank in every if job.coordinate(rank, "ep") == holder)
+        case _:
+            return (planted.rank,)
+
+
+def culprit(job: Job) -> dict[str, Any]:
+    """Who is to blame: the set that holds exactly the ranks of all faults.
+
+    ``sets`` names every kind of set with these members; the first is the smallest.
+    """
+    faults = job.spec.planted()
+    if not faults:
+        return {"kind": "none", "members": [], "ranks": [], "cause": None, "sets": []}
+    blamed = tuple(sorted({rank for item in faults for rank in ranks(job, item)}))
+    causes = sorted({_CAUSES[item.truth()["kind"]] for item in faults})
+    if all(isinstance(item, fault.SlowLink) for item in faults):
+        found = [{"kind": "link", "members": list(blamed)}]
+    else:
+        found = [
+            {"kind": kind, "members": members}
+            for kind, members, there in sets(job)
+            if there == blamed
+        ]
+    first = found[0] if found else {"kind": "ranks", "members": list(blamed)}
+    return {
+        **first,
+        "ranks": list(blamed),
+        "cause": causes[0] if len(causes) == 1 else causes,
+        "sets": found,
+    }
+
+
+def sets(job: Job) -> Iterable[tuple[str, list[int], tuple[int, ...]]]:
+    """Kind, members and ranks of every set that can be to blame, smallest kinds first."""
+    size, spec = job.spec.world_size, job.spec
+    for rank in range(size):
+        yield "rank", [rank], (rank,)
+    if spec.tp > 1:
+        for group in job.groups:
+            if group.axis == "tp":
+                yield "tp_group", list(group.ranks), group.ranks
+    for first in range(0, size, spec.ranks_per_host):
+        members = tuple(range(first, min(first + spec.ranks_per_host, size)))
+        if len(members) < size:
+            yield "host", [first // spec.ranks_per_host], members
+    if spec.pp > 1:
+        for stage in range(spec.pp):
+            yield "stage", [stage], tuple(job.ranks(stage))
+    if spec.dp * spec.fsdp > 1:
+        for replica in range(spec.dp * spec.fsdp):
+            yield (
+                "dp_replica",
+                [replica],
+                tuple(rank for rank in range(size) if _replica(job, rank) == replica),
+            )
+
+
+def _replica(job: Job, rank: int) -> int:
+    return job.coordinate(rank, "dp") * job.spec.fsdp + job.coordinate(rank, "fsdp")
+
+
+# -- time lost ---------------------------------------------------------------------------
+
+
+def step_times(timeline: Timeline) -> Int64:
+    """(steps,) from one step's end on the last rank to the next one's."""
+    ends = timeline.step_ends()
+    return np.diff(ends, prepend=timeline.step_starts()[0])
+
+
+def steps(timeline: Timeline) -> list[dict[str, int]]:
+    """When each step ran on the true clock, and how long the job took for it."""
+    starts, ends = absolute(timeline.step_starts()), absolute(timeline.step_ends())
+    return [
+        {"step": step, "start_ns": start, "end_ns": end, "critical_ns": critical}
+        for step, (start, end, critical) in enumerate(
+            zip(starts.tolist(), ends.tolist(), step_times(timeline).tolist(), strict=True)
+        )
+    ]
+
+
+def loss(timeline: Timeline) -> dict[str, Any]:
+    """Against the clean twin: the same job, the same noise, without any fault.
+
+    ``slowdown`` is over all steps but the first; ``each`` leaves out one fault at a time.
+    """
+    spec = timeline.job.spec
+    actual = step_times(timeline)
+    clean = _without(spec, range(len(spec.faults))) if spec.faults else actual
+    counted = slice(1 if spec.steps > 1 else 0, None)
+    total, ideal = int(actual[counted].sum()), int(clean[counted].sum())
+    each = []
+    for number, text in enumerate(spec.faults):
+        rest = clean if len(spec.faults) == 1 else _without(spec, [number])
+        lost = total - int(rest[counted].sum())
+        each.append({"fault": text, "lost_ns": lost, "slowdown": total / (total - lost)})
+    return {
+        "clean_critical_ns": clean.tolist(),
+        "lost_ns": (actual - clean).tolist(),
+        "slowdown": total / ideal,
+        "waste_ratio": 1 - ideal / total,
+        "each": each,
+    }
+
+
+def _without(spec: Spec, numbers: Iterable[int]) -> Int64:
+    """Step times of the job without these of its faults."""
+    left_out = set(numbers)
+    rest = tuple(text for place, text in enumerate(spec.faults) if place not in left_out)
+    return step_times(engine.run(dataclasses.replace(spec, faults=rest)))
+
+
+def compute(timeline: Timeline) -> list[dict[str, Any]]:
+    """Per rank: time of its compute kernels in each step."""
+    out = []
+    for pp, lane in enumerate(timeline.lanes):
+        sums = kernel_sums(timeline.job.spec, lane)
+        for place, rank in enumerate(timeline.job.ranks(pp)):
+            out.append({"rank": rank, "compute_ns": sums[:, place].tolist()})
+    return out
+
+
+def kernel_sums(spec: Spec, lane: Lane) -> Int64:
+    """(steps, width) ns in compute kernels."""
+    rows = [place for place, op in enumerate(lane.ops) if op.do is Do.COMPUTE]
+    took = (lane.end - lane.start).reshape(spec.steps, len(lane.ops), -1)
+    total: Int64 = took[:, rows].sum(axis=1)
+    return total

@@ -1,0 +1,238 @@
+"""Writes a run job as a run folder: one trace per rank, the manifest, the truth."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tracekit
+from tracekit.core.errors import UsageError
+from tracekit.core.topology import Group
+from tracekit.core.trace import Int64
+from tracekit.io import manifest, records
+from tracekit.simulate import calls, cpu, gpu, truth
+from tracekit.simulate.clock import BASE_NS, Clock, clocks, windows
+from tracekit.simulate.engine import Timeline
+from tracekit.simulate.events import Pattern, filled, times
+from tracekit.simulate.job import WORLD, Job
+from tracekit.simulate.spec import AXES, Spec
+
+Progress = Callable[[str], None]
+_FIRST_PID = 10_000
+_FASTEST = 1  # of gzip's levels: traces are large and made to be read once
+
+
+def write(timeline: Timeline, folder: Path, *, compress: bool, progress: Progress) -> Path:
+    """Write the run folder; the manifest comes last, so a folder that has one is whole."""
+    spec, job = timeline.job.spec, timeline.job
+    traces = folder / "traces"
+    traces.mkdir(parents=True)
+    own = clocks(spec)
+    seen = windows(spec, timeline.step_starts(), timeline.step_ends())
+    files = []
+    for pp, lane in enumerate(timeline.lanes):
+        pattern = (gpu if spec.backend == "nccl" else cpu).pattern(job, lane)
+        for place, rank in enumerate(job.ranks(pp)):
+            if rank in spec.missing:
+                continue
+            progress(f"rank {rank} of {spec.world_size}")
+            one = _Rank(timeline, pp, place, rank, own[rank], seen[rank])
+            name = f"rank-{rank:05}.0.pt.trace.json" + (".gz" if compress else "")
+            _store(traces / name, one.document(pattern), compress)
+            files.append(manifest.FileEntry(rank, f"traces/{name}", one.write_records(folder)))
+    progress("truth")
+    found = truth.of(timeline, own, seen)
+    (folder / "truth.json").write_text(json.dumps(found, indent=1) + "\n")
+    manifest.write(folder, _manifest(job, files, found))
+    return folder
+
+
+def fresh(folder: Path, force: bool) -> None:
+    """Make room for a run folder.
+
+    Raises:
+        UsageError: something is there already.
+    """
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else (folder,)):
+        ours = (folder / manifest.FILE_NAME).is_file()
+        if not (force and ours):
+            raise UsageError(
+                f"{folder}: is there already; "
+                + ("use --force to replace it" if ours else "it is no run folder, name another")
+            )
+        shutil.rmtree(folder)
+
+
+def _store(path: Path, text: str, compress: bool) -> None:
+    data = text.encode()
+    if compress:
+        # Without name and time in the header, the same seed gives the same bytes.
+        data = gzip.compress(data, _FASTEST, mtime=0)
+    path.write_bytes(data)
+
+
+class _Rank:
+    """One rank's view of the timeline."""
+
+    def __init__(
+        self, timeline: Timeline, pp: int, place: int, rank: int, clock: Clock, window: Int64
+    ) -> None:
+        self.timeline, self.job, self.pp = timeline, timeline.job, pp
+        self.place, self.rank, self.clock = place, rank, clock
+        self.window = clock.shown(window)
+        lane = timeline.lanes[pp]
+        self.lane = lane
+        columns = (lane.launch, lane.launched, lane.start, lane.end)
+        self.times = clock.shown(times(*(values[:, place] for values in columns)))
+
+    def document(self, pattern: Pattern) -> str:
+        """The whole file."""
+        flat = self.times.ravel()
+        begin, end = flat[pattern.begin], flat[pattern.end]
+        texts = self._routed(pattern)
+        body = filled(pattern, texts, begin, end, self.window)
+        for token, words in self._words().items():
+            body = body.replace(token, words)
+        return f"{self._header()}\n{body}\n]}}\n"
+
+    def _words(self) -> dict[str, str]:
+        """What the tokens of the pattern stand for on this rank."""
+        spec, job = self.job.spec, self.job
+        pid = _FIRST_PID + self.rank
+        words = {"@pid@": str(pid)}
+        for number in range(len(AXES) + 2):
+            words[f"@worker{number}@"] = str(pid + 20 + number)
+        for axis in (*AXES, WORLD):
+            if axis != WORLD and spec.degree(axis) == 1:
+                continue
+            group = job.group(self.rank, axis)
+            words[f"@{axis}@"] = calls.group_arguments(group.name, group)
+            other = calls.alias_name(job, group)
+            words[f"@{axis} alias@"] = calls.group_arguments(other, group)
+        for peer in range(spec.pp):
+            words[f"@peer{peer}@"] = str(self.rank + (peer - self.pp) * job.width)
+        return words
+
+    def _routed(self, pattern: Pattern) -> list[str]:
+        """The texts, with the splits of this rank's exchanges."""
+        if not pattern.routed:
+            return pattern.texts
+        texts = list(pattern.texts)
+        size = len(self.lane.ops)
+        for number, row in pattern.routed:
+            step, place = divmod(row, size)
+            op = self.lane.ops[place]
+            sent, got = self.timeline.routing.splits(
+                self.pp, step, op.layer, op.microbatch, self.place
+            )
+            if _goes_back(op.key, op.work):
+                sent, got = got, sent
+            hidden = self.job.spec.hidden
+            for token, value in (
+                ("@in@", int(sent.sum()) * hidden),
+                ("@out@", int(got.sum()) * hidden),
+                ("@insplit@", sent.tolist()),
+                ("@outsplit@", got.tolist()),
+            ):
+                texts[number] = texts[number].replace(token, str(value))
+        return texts
+
+    def _header(self) -> str:
+        spec, job = self.job.spec, self.job
+        gpus = spec.backend == "nccl"
+        groups: list[Group] = [g for g in job.groups if self.rank in g.ranks]
+        info: dict[str, Any] = {
+            "backend": spec.backend,
+            "rank": self.rank,
+            "world_size": spec.world_size,
+        }
+        if spec.pg_config:
+            info["pg_count"] = len(groups)
+            info["pg_config"] = [
+                {
+                    "pg_name": group.name, "pg_desc": group.description,
+                    "backend_config": f"cuda:{spec.backend}" if gpus else f"cpu:{spec.backend}",
+                    "pg_size": len(group.ranks), "ranks": list(group.ranks),
+                }
+                for group in groups
+            ]  # fmt: skip
+        devices = [{"id": 0, "name": "Simulated GPU", "totalGlobalMem": 85028765696}]
+        head = {
+            "schemaVersion": 1,
+            "deviceProperties": devices if gpus else [],
+            "distributedInfo": info,
+            "host_name": job.host(self.rank),
+            "displayTimeUnit": "ms",
+            "baseTimeNanoseconds": BASE_NS,
+            "traceEvents": [],
+        }
+        return json.dumps(head).removesuffix("]}")
+
+    def write_records(self, folder: Path) -> str | None:
+        """The runner's records, where a trace of this kind needs them; their path."""
+        spec = self.job.spec
+        if spec.backend != "gloo" or spec.comm_args == "none":
+            return None
+        name = f"records/rank-{self.rank:05}.json"
+        (folder / "records").mkdir(exist_ok=True)
+        shown = (self.times[:, 0], self.times[:, 3])
+        found = cpu.records(self.job, self.lane, self.rank, self.place, shown)
+        records.write(folder / name, found)
+        return name
+
+
+def _goes_back(key: tuple[object, ...], work: str) -> bool:
+    """Whether an exchange takes results back: a combine forward, a dispatch backward."""
+    return (key == ("combine",)) == (work == "F")
+
+
+def _manifest(
+    job: Job, files: list[manifest.FileEntry], found: dict[str, Any]
+) -> manifest.Manifest:
+    spec = job.spec
+    topology = None
+    if spec.manifest:
+        topology = manifest.TopologyEntry(
+            spec.world_size,
+            {axis: spec.degree(axis) for axis in AXES if spec.degree(axis) > 1},
+            [manifest.GroupEntry(g.name, g.description, g.axis, list(g.ranks)) for g in job.groups],
+        )
+    return manifest.Manifest(
+        schema=manifest.SCHEMA,
+        name=spec.name,
+        conditions=conditions(spec),
+        topology=topology,
+        steps=manifest.StepsEntry(0, spec.steps),
+        files=files,
+        truth=found["planted"],
+    )
+
+
+def conditions(spec: Spec) -> dict[str, Any]:
+    """What is known of the conditions: everything but a real machine."""
+    plan = spec.pipeline()
+    return {
+        "workload": {
+            "name": "simulated", "mode": "train", "layers": spec.layer_count,
+            "hidden": spec.hidden, "seq": spec.seq,
+            "experts": spec.experts if spec.ep > 1 else None,
+            "top_k": spec.top_k if spec.ep > 1 else None,
+            "routing": spec.routing if spec.ep > 1 else None,
+        },
+        "batch": {"micro": spec.batch, "microbatches": spec.microbatch_count},
+        "precision": "bfloat16",
+        "parallel": {
+            "world_size": spec.world_size,
+            "nodes": -(-spec.world_size // spec.ranks_per_host),
+            **{axis: spec.degree(axis) for axis in AXES},
+            "schedule": spec.schedule if spec.pp > 1 else None,
+            "chunks": plan.placement.chunks if spec.pp > 1 else None,
+        },
+        "hardware": {"device": "simulated"},
+        "software": {"tracekit": tracekit.__version__},
+        "seed": spec.seed,
+    }  # fmt: skip
