@@ -12,7 +12,7 @@ BLOCK_BYTES = 1 << 20
 # An event is never longer; what goes on for more without a boundary is no event list.
 EVENT_LIMIT_BYTES = 32 << 20
 
-BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
+BOUNDARY = re.compile(rb"\}\s*,[\s,]*(?=\{)")
 BLANK = b" \t\r\n"
 _OPEN_TAIL = re.compile(rb"\}[\s,]*")
 
@@ -65,7 +65,7 @@ class BlockReader:
         try:
             if isinstance(self._stream, (io.RawIOBase, io.BufferedIOBase)):
                 with memoryview(self.data) as view, view[begin:end] as target:
-                    return self._stream.readinto(target) or 0
+                    return self._read_once(target)
             read = self._stream.read(end - begin)
         except (EOFError, OSError, zlib.error) as error:
             # A cut or corrupt .gz raises in the middle; what came before it is good.
@@ -73,6 +73,13 @@ class BlockReader:
             return 0
         self.data[begin : begin + len(read)] = read
         return len(read)
+
+    def _read_once(self, target: memoryview) -> int:
+        """Not more than one read of what lies below, or an error there costs what came first."""
+        if isinstance(self._stream, io.BufferedIOBase):
+            return self._stream.readinto1(target)
+        assert isinstance(self._stream, io.RawIOBase)
+        return self._stream.readinto(target) or 0
 
     def _make_room(self) -> None:
         if self.end + BLOCK_BYTES <= len(self.data):
@@ -141,26 +148,25 @@ def last_boundary(data: bytes | bytearray, begin: int, end: int) -> tuple[int, i
 
 
 _STRUCTURE = re.compile(rb'["{}]')
-_STRING_REST = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_STRING_END = re.compile(rb'["\\]')
 
 
 def object_end(text: bytes, begin: int, end: int) -> int | None:
     """Just after the object that begins here; None when it does not end before ``end``."""
     depth, place = 0, begin
-    while True:
-        found = _STRUCTURE.search(text, place, end)
-        if found is None:
-            return None
+    while (found := _STRUCTURE.search(text, place, end)) is not None:
         place = found.end()
         byte = found[0]
         if byte == b'"':
-            body = _STRING_REST.match(text, place, end)
-            if body is None or body.end() >= end:
+            while (found := _STRING_END.search(text, place, end)) is not None and found[0] == b"\\":
+                place = found.end() + 1
+            if found is None:
                 return None
-            place = body.end() + 1
+            place = found.end()
         elif byte == b"{":
             depth += 1
         else:
             depth -= 1
             if depth <= 0:
                 return place
+    return None

@@ -6,6 +6,7 @@ needs are kept in a sparse side table instead of wide, mostly empty columns.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -100,8 +101,8 @@ class Builder(Protocol):
     def mark(self, row: int, offset: int, is_end: bool, /) -> None:
         """Note that a row, found at this byte of the file, is a begin or an end event."""
 
-    def marks(self) -> list[tuple[int, int, bool]]:
-        """All that was marked, in order."""
+    def marks(self) -> Int64:
+        """(n, 3) row, offset and 1 for an end, of all that was marked, in order."""
 
     def strings(self) -> tuple[str, ...]:
         """The strings by code."""
@@ -119,7 +120,7 @@ class ColumnBuilder:
         self._blocks: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _DTYPES}
         self._codes: dict[str, int] = {}
         self._string_bytes = 0
-        self._marks: list[tuple[int, int, bool]] = []
+        self._marks = array.array("q")
 
     def code(self, text: str) -> int:
         """The code of a string; -1 when it is new and the table is full."""
@@ -142,11 +143,11 @@ class ColumnBuilder:
 
     def mark(self, row: int, offset: int, is_end: bool) -> None:
         """Note that a row, found at this byte of the file, is a begin or an end event."""
-        self._marks.append((row, offset, is_end))
+        self._marks.extend((row, offset, is_end))
 
-    def marks(self) -> list[tuple[int, int, bool]]:
-        """All that was marked, in order."""
-        return self._marks
+    def marks(self) -> Int64:
+        """(n, 3) row, offset and 1 for an end, of all that was marked, in order."""
+        return np.array(self._marks, dtype=np.int64).reshape(-1, 3)
 
     def strings(self) -> tuple[str, ...]:
         """The strings by code."""
@@ -166,13 +167,13 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Paired:
     """Columns in which begin and end events have become complete ones.
 
     Attributes:
         columns: the rows that are left.
-        rows: (rows,) old row of each row that is left.
+        rows: (rows,) old row of each row that is left, ascending.
         lost: how many begin or end events found no partner.
         first_lost: the byte of the file at which the first of them stands.
     """
@@ -183,41 +184,76 @@ class Paired:
     first_lost: int
 
 
-def pair(columns: dict[str, npt.NDArray[Any]], marks: list[tuple[int, int, bool]]) -> Paired:
+def pair(columns: dict[str, npt.NDArray[Any]], marks: Int64, skipped: int | None) -> Paired:
     """Join begin and end events, which nest on each thread.
 
     A begin row gets its duration, its end row is dropped, and so is either without the other.
+
+    Args:
+        columns: all rows.
+        marks: (n, 3) as a builder gives them.
+        skipped: the category whose begin events are dropped too.
     """
-    rows = np.array([row for row, _, _ in marks], dtype=np.intp)
-    thread = columns["pid"][rows].astype(np.int64) << 32 | columns["tid"][rows]
     start = columns["start_ns"]
+    rows = marks[:, 0]
+    thread = columns["pid"][rows].astype(np.int64) << 32 | columns["tid"][rows]
     # In order of time on each thread; what is equal stays in file order.
     order = np.lexsort((start[rows], thread))
-    duration = columns["duration_ns"].copy()
+    begin, end = _partners(thread[order], marks[order, 2] == 1)
+    begin, end = rows[order[begin]], rows[order[end]]
     keep = np.ones(len(start), dtype=np.bool_)
-    open_rows: list[int] = []
-    lost: list[int] = []
-    before = None
-    for place, key in zip(order.tolist(), thread[order].tolist(), strict=True):
-        if key != before:
-            lost.extend(open_rows)
-            open_rows, before = [], key
-        row, _, is_end = marks[place]
-        if not is_end:
-            open_rows.append(place)
-            continue
-        keep[row] = False
-        if open_rows:
-            begin = marks[open_rows.pop()][0]
-            duration[begin] = start[row] - start[begin]
-        else:
-            lost.append(place)
-    lost.extend(open_rows)
-    keep[[marks[place][0] for place in lost]] = False
+    keep[rows] = False
+    keep[begin] = True
+    alone = keep.copy()
+    alone[end] = True
+    lost = np.flatnonzero(~alone[rows])
+    if skipped is not None:
+        keep[begin[columns["category"][begin] == skipped]] = False
+    duration = columns["duration_ns"].copy()
+    duration[begin] = start[end] - start[begin]
     left = np.flatnonzero(keep)
-    return Paired(
-        {**{name: values[left] for name, values in columns.items()}, "duration_ns": duration[left]},
-        left,
-        len(lost),
-        min((marks[place][1] for place in lost), default=0),
-    )
+    kept = {name: values[left] for name, values in columns.items()}
+    first = int(marks[lost, 1].min()) if len(lost) else 0
+    return Paired({**kept, "duration_ns": duration[left]}, left, len(lost), first)
+
+
+def _partners(
+    thread: Int64, is_end: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Places of begins, and of their ends, in a sequence grouped by thread."""
+    place = np.arange(len(thread))
+    # An end below every depth before it on its thread has nothing to end.
+    depth = _depth(thread, is_end)
+    first = np.concatenate(([True], thread[1:] != thread[:-1]))[: len(thread)]
+    group = np.cumsum(first) - 1
+    lowest = _running_minimum(depth, group)
+    useless = is_end & (depth < 0) & (depth == lowest)
+    before = np.concatenate(([0], lowest[:-1]))[: len(lowest)]
+    useless &= first | (depth < before)
+    place = place[~useless]
+    thread, is_end = thread[~useless], is_end[~useless]
+    level = _depth(thread, is_end) + is_end
+    # On one level begins and ends alternate; only the last begin may stay open.
+    order = np.lexsort((place, level, thread))
+    thread, level, is_end, place = thread[order], level[order], is_end[order], place[order]
+    matched = ~is_end[:-1] & is_end[1:] & (thread[:-1] == thread[1:]) & (level[:-1] == level[1:])
+    return place[:-1][matched], place[1:][matched]
+
+
+def _depth(thread: Int64, is_end: npt.NDArray[np.bool_]) -> Int64:
+    """Open begins after each event, counted from 0 on each thread."""
+    step = np.where(is_end, -1, 1)
+    total = np.cumsum(step)
+    first = np.flatnonzero(np.concatenate(([True], thread[1:] != thread[:-1]))[: len(thread)])
+    base = np.repeat(total[first] - step[first], np.diff(np.append(first, len(thread))))
+    depth: Int64 = total - base
+    return depth
+
+
+def _running_minimum(depth: Int64, group: Int64) -> Int64:
+    """The least depth so far, within each group of consecutive places."""
+    # Shifting every group below the one before it keeps the minima apart.
+    span = int(depth.max(initial=0)) - int(depth.min(initial=0)) + 1
+    shifted = depth - group * span
+    lowest: Int64 = np.minimum.accumulate(shifted) + group * span
+    return lowest

@@ -14,6 +14,7 @@ import re
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.core.errors import InputError, NotATraceError
 from tracekit.io import native as natives
@@ -22,12 +23,14 @@ from tracekit.io.blocks import BLANK, Block, BlockReader
 from tracekit.io.events import Builder, ColumnBuilder, EventColumns, Events, pair
 from tracekit.io.notes import Notes
 from tracekit.io.pieces import Pieces
-from tracekit.io.rows import RowMaker
+from tracekit.io.rows import SKIPPED_CATEGORY, RowMaker
 from tracekit.io.tokens import BAD_JSON, decode_block, nanoseconds
 
 __all__ = ["HEADER_LIMIT_BYTES", "nanoseconds", "native_available", "parse"]
 
-HEADER_LIMIT_BYTES = 64 << 20
+HEADER_LIMIT_BYTES = 32 << 20
+# Writers that wrote into one file: each ends the list once.
+MOST_DOCUMENTS = 100
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EVENTS_KEY_REACH = 1 << 12  # bytes that a blank-padded key may straddle
@@ -139,12 +142,13 @@ class _Parser:
 
     def _read_events(self) -> bytes | None:
         """All events; returns what comes after their list, None when the file ends before."""
-        while True:
+        for _ in range(MOST_DOCUMENTS):
             if not self._read_list():
                 return None
             suffix = self._read_suffix()
             if suffix is not None:
                 return suffix
+        return b""
 
     def _read_list(self) -> bool:
         """Events up to the end of their list; False when the file ends before it does."""
@@ -191,9 +195,7 @@ class _Parser:
         try:
             events = decode_block(b"[" + text + b"]")
         except BAD_JSON:
-            taken, ended = self.pieces.take(
-                text, block.offset, len(text) if block.last else None, fresh - block.begin
-            )
+            taken, ended = self.pieces.take(text, block.offset, block.last, fresh - block.begin)
             return block.begin + taken, ended
         self.rows.add(events, text, block.offset)
         return block.end, False
@@ -249,16 +251,25 @@ class _Parser:
         """The columns, begin and end events joined, odd times counted."""
         marks = self.builder.marks()
         columns = self.builder.build()
-        if marks:
-            paired = pair(columns, marks)
+        if len(marks):
+            paired = pair(columns, marks, self.builder.code(SKIPPED_CATEGORY))
             columns = paired.columns
             self.notes.count("unpaired", paired.first_lost, number=paired.lost)
-            place = {int(old): new for new, old in enumerate(paired.rows)}
-            kept = {place[row]: found for row, found in self.args.items() if row in place}
-            self.args.clear()
-            self.args.update(kept)
+            self._move_args(paired.rows)
         self._count_odd_times(columns["start_ns"], columns["duration_ns"])
         return EventColumns(**columns)
+
+    def _move_args(self, rows: npt.NDArray[np.intp]) -> None:
+        """Arguments to the new places of their rows, given the old row of each new one."""
+        old = np.fromiter(self.args, dtype=np.int64, count=len(self.args))
+        new = np.minimum(np.searchsorted(rows, old), max(0, len(rows) - 1))
+        moved = {
+            to: self.args[row]
+            for row, to in zip(old.tolist(), new.tolist(), strict=True)
+            if len(rows) and rows[to] == row
+        }
+        self.args.clear()
+        self.args.update(moved)
 
     def _count_odd_times(self, start: Any, duration: Any) -> None:
         if len(start) == 0:

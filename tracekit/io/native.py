@@ -56,6 +56,7 @@ def builder() -> NativeBuilder:
         LONGEST_NAME,
         MOST_STRINGS,
         MOST_STRING_BYTES,
+        tokens.LONGEST_LIST_BYTES,
         tokens.LARGEST_TIME_US - 2,
         tokens.LONGEST_DURATION_US - 2,
         tokens.EXACT_US,

@@ -14,6 +14,7 @@ MESSAGES = {
     "cut-stream": (Severity.WARNING, "the compressed data ends early; events before are kept"),
     "cut-event": (Severity.WARNING, "an event is cut off by the end of the file"),
     "lost-event": (Severity.WARNING, "events are not valid JSON and could not be repaired"),
+    "bad-args": (Severity.WARNING, "arguments are not valid JSON; their events are kept"),
     "oversized": (Severity.WARNING, "stretches without a single event were skipped"),
     "bad-header": (Severity.WARNING, "a part of the header is not valid JSON; the rest is used"),
     "interleaved": (Severity.WARNING, "a second document begins inside this one; both are read"),

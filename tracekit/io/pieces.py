@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from tracekit.io import repair
-from tracekit.io.blocks import BLANK, BOUNDARY, object_end
-from tracekit.io.notes import Notes
+from tracekit.io.blocks import BLANK, object_end
+from tracekit.io.notes import EXAMPLE_BYTES, Notes
+from tracekit.io.preamble import HEADER_KEYS
 from tracekit.io.rows import RowMaker
 from tracekit.io.tokens import BAD_JSON, Event, decode_event, lenient
 
@@ -14,12 +15,21 @@ from tracekit.io.tokens import BAD_JSON, Event, decode_event, lenient
 _CARRY_LIMIT_BYTES = 1 << 18
 # A raw quote can hide that many event boundaries inside one name.
 _JOINED_PIECES = 3
-# Bytes of a block to look through for the ends of events, as a multiple of its size.
-_SEARCH_BUDGET = 4
+# Bytes to look at beyond one reading of the block, as a multiple of its size: repairs of
+# ordinary damage stay far below, and no block takes long whatever is in it.
+_EFFORT = 32
+_SCAN_EFFORT = 16  # what a byte costs that Python itself looks at
 _SALVAGE_ATTEMPTS = 8
+# After that many failures in a row only every so many-th event is still tried.
+_PATIENCE = 2000
+_RARELY = 64
 
+# Also without a comma: only in damaged text does an object follow another like that.
+_LOOSE_BOUNDARY = re.compile(rb"\}[\s,]*(?=\{)")
 _SEPARATOR = re.compile(rb"[\s,]*")
 _EVENT_START = re.compile(rb'\{\s*"ph"\s*:')
+# The end of the list behind something broken: only a header's keys can follow.
+_LIST_END = re.compile(rb'\]\s*(?=,\s*"(?:' + b"|".join(HEADER_KEYS) + rb')"\s*:|\}\s*\Z)')
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _TRUNCATED = "Input data was truncated"
 
@@ -30,21 +40,24 @@ class Pieces:
     def __init__(self, rows: RowMaker, notes: Notes) -> None:
         self._rows = rows
         self._notes = notes
+        self._failures = 0  # repairs in a row that came to nothing
 
-    def take(self, text: bytes, offset: int, file_end: int | None, fresh: int) -> tuple[int, bool]:
+    def take(self, text: bytes, offset: int, is_last: bool, fresh: int) -> tuple[int, bool]:
         """Add what can be saved of a block.
 
         Args:
             text: the block.
             offset: of the block in the document.
-            file_end: where the file ends in the block, None when it goes on after it.
+            is_last: the file ends with the block.
             fresh: place in the block from which on it was not seen before.
 
         Returns:
             The place up to which it was used, and whether the event list ends there.
         """
-        scan = _Scan(text, offset, file_end is not None, fresh, self._notes)
+        scan = _Scan(text, offset, is_last, fresh, self._notes)
+        scan.failures = self._failures
         taken, ended = scan.run()
+        self._failures = scan.failures
         self._rows.add_pieces(scan.events, scan.texts, scan.offsets)
         return taken, ended
 
@@ -54,11 +67,13 @@ class _Scan:
 
     def __init__(self, text: bytes, offset: int, is_last: bool, fresh: int, notes: Notes) -> None:
         self.text = text
+        self.view = memoryview(text)
         self.offset = offset
         self.is_last = is_last
         self.fresh = fresh
         self.notes = notes
-        self.budget = _SEARCH_BUDGET * len(text)
+        self.failures = 0
+        self.effort = _EFFORT * len(text) + (1 << 16)
         self.events: list[Event] = []
         self.texts: list[bytes] = []
         self.offsets: list[int] = []
@@ -81,46 +96,41 @@ class _Scan:
     def _piece(self, place: int) -> int | None:
         """Uses the event that begins here; returns its end, None to wait for more bytes."""
         stop = self._boundary(place)
-        piece = self.text[place:stop]
-        event, problem = _decode(piece)
+        event, problem = _decode(self.view[place:stop])
         if event is not None:
-            return self._keep(event, piece, place, stop)
+            return self._keep(event, place, stop)
         trailing = _TRAILING.search(problem)
+        closed = None
         if trailing:
             # A whole event, and something after it that is no separator.
-            end = place + int(trailing[1]) - 1
-            whole = self.text[place:end].rstrip(BLANK)
-            event, _ = _decode(whole)
-            if event is not None:
-                return self._keep(event, whole, place, end)
-        elif problem == _TRUNCATED:
+            closed = place + int(trailing[1]) - 1
+        elif problem == _TRUNCATED and self._is_worth_it() and self._spend(2 * (stop - place)):
             # The boundary lies in a string or in the arguments: look for the brace that closes.
             closed = self._closed(place)
-            if closed is not None:
-                event, _ = _decode(self.text[place:closed])
-                if event is not None:
-                    return self._keep(event, self.text[place:closed], place, closed)
-            elif self._may_go_on(place):
+            if closed is None and self._may_go_on(place):
                 return None
+        if closed is not None:
+            event, _ = _decode(self.view[place:closed])
+            if event is not None:
+                return self._keep(event, place, closed)
         return self._damaged(place, stop, problem)
 
     def _boundary(self, place: int) -> int:
         """The end of what looks like one event."""
-        boundary = BOUNDARY.search(self.text, place)
+        boundary = _LOOSE_BOUNDARY.search(self.text, place)
         return boundary.start() + 1 if boundary else len(self.text)
 
-    def _keep(self, event: Event, text: bytes, place: int, end: int) -> int:
+    def _keep(self, event: Event, place: int, end: int, text: bytes | None = None) -> int:
         self.events.append(event)
-        self.texts.append(text)
+        self.texts.append(self.text[place:end].rstrip(BLANK) if text is None else text)
         self.offsets.append(self.offset + place)
         return end
 
     def _closed(self, place: int) -> int | None:
-        end = min(len(self.text), place + self.budget)
-        if end <= place:
-            return None
+        """The end of an object that reaches beyond a boundary."""
+        end = min(len(self.text), place + self.effort // _SCAN_EFFORT)
         closed = object_end(self.text, place, end)
-        self.budget -= (end if closed is None else closed) - place
+        self._spend(((end if closed is None else closed) - place) * _SCAN_EFFORT)
         return closed
 
     def _may_go_on(self, place: int) -> bool:
@@ -130,56 +140,84 @@ class _Scan:
             and len(self.text) - place <= _CARRY_LIMIT_BYTES
         )
 
+    def _spend(self, count: int) -> bool:
+        """Whether that many more bytes may be looked at in this block."""
+        self.effort -= count
+        return self.effort > 0
+
     def _damaged(self, place: int, stop: int, problem: str) -> int:
         """An event that is no valid JSON: cut off, repaired, or lost."""
-        piece = self.text[place:stop]
         if self.is_last and stop == len(self.text) and problem == _TRUNCATED:
-            self.notes.count("cut-event", self.offset + place, piece)
+            self.notes.count("cut-event", self.offset + place, self._example(place))
             return stop
-        event = lenient(piece)
-        if event is not None:
-            self.notes.count("odd-type", self.offset + place, piece)
-            return self._keep_lenient(event, place, stop)
-        for end in self._joined(place, stop):
-            piece = self.text[place:end]
-            for kind, text in repair.candidates(piece):
-                event, _ = _decode(text)
-                if event is None:
-                    event = lenient(text)
-                if event is not None and (event.ts is not None or event.ph not in ("X", "B", "E")):
-                    self.notes.count(kind, self.offset + place, piece)
-                    return self._keep(event, text, place, end)
-        return self._salvage(place, stop)
+        if stop - place <= repair.LIMIT_BYTES:
+            event = lenient(self.view[place:stop]) if self._spend(stop - place) else None
+            if event is not None:
+                self.notes.count("odd-type", self.offset + place, self._example(place))
+                return self._keep(event, place, stop)
+            end = self._repaired(place, stop) if self._is_worth_it() else None
+            if end is not None:
+                self.failures = 0
+                return end
+            self.failures += 1
+        return self._lost(place, stop)
 
-    def _keep_lenient(self, event: Event, place: int, stop: int) -> int:
-        return self._keep(event, self.text[place:stop], place, stop)
+    def _is_worth_it(self) -> bool:
+        return self.failures < _PATIENCE or self.failures % _RARELY == 0
+
+    def _repaired(self, place: int, stop: int) -> int | None:
+        """The end of an event that a known repair makes readable."""
+        for end in self._joined(place, stop):
+            if not self._spend(8 * (end - place)):
+                return None
+            for kind, text in repair.candidates(self.text[place:end]):
+                event = _decode(text)[0] or lenient(text)
+                if event is not None and (event.ts is not None or event.ph not in ("X", "B", "E")):
+                    self.notes.count(kind, self.offset + place, self._example(place))
+                    return self._keep(event, place, end, text)
+        return None
 
     def _joined(self, place: int, stop: int) -> list[int]:
         """Ends of the piece alone, and with those after it that are no events themselves."""
         ends = [stop]
         for _ in range(_JOINED_PIECES):
-            if stop >= len(self.text) or stop - place > repair.LIMIT_BYTES:
-                break
             separator = _SEPARATOR.match(self.text, stop)
             begin = separator.end() if separator else stop
+            if begin >= len(self.text):
+                break
             stop = self._boundary(begin)
-            if _decode(self.text[begin:stop])[0] is not None:
+            if stop - place > repair.LIMIT_BYTES or not self._spend(stop - begin):
+                break
+            if _decode(self.view[begin:stop])[0] is not None:
                 break
             ends.append(stop)
         return ends
 
-    def _salvage(self, place: int, stop: int) -> int:
-        """A whole event inside the remains of another: two writers, or a lost stretch."""
-        self.notes.count("lost-event", self.offset + place, self.text[place:stop])
-        found = _EVENT_START.finditer(self.text, place + 1, stop)
-        for _, match in zip(range(_SALVAGE_ATTEMPTS), found, strict=False):
-            event, problem = _decode(self.text[match.start() : stop])
+    def _lost(self, place: int, stop: int) -> int:
+        """Where to go on after an event that cannot be saved.
+
+        At a whole event inside its remains (another writer, or a lost stretch), at the end
+        of the list, or behind it.
+        """
+        self.notes.count("lost-event", self.offset + place, self._example(place))
+        for _, match in zip(
+            range(_SALVAGE_ATTEMPTS if self._is_worth_it() else 1),
+            _EVENT_START.finditer(self.text, place + 1, stop),
+            strict=False,
+        ):
+            if not self._spend(stop - match.start()):
+                break
+            event, problem = _decode(self.view[match.start() : stop])
             if event is not None or _TRAILING.search(problem):
                 return match.start()
-        return stop
+        end = _LIST_END.search(self.text, place, stop)
+        return end.start() if end else stop
+
+    def _example(self, place: int) -> bytes:
+        return self.text[place : place + EXAMPLE_BYTES]
 
 
-def _decode(piece: bytes) -> tuple[Event | None, str]:
+def _decode(piece: bytes | memoryview) -> tuple[Event | None, str]:
     """The event, or what is wrong with it."""
     try:
         return decode_event(piece), ""

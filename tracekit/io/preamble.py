@@ -10,12 +10,13 @@ import msgspec
 
 from tracekit.io import repair
 
-# Keys worth finding in a header that is no valid JSON.
-_KNOWN = re.compile(
-    rb'"(schemaVersion|deviceProperties|distributedInfo|host_name|baseTimeNanoseconds'
-    rb"|displayTimeUnit|traceName|record_shapes|with_stack|with_flops|with_modules|profile_memory"
-    rb'|trace_id|[a-z]+_version|[a-z]+_driver_version|[a-z]+_runtime_version)"\s*:\s*'
-)
+# Keys worth finding in a header that is no valid JSON, as regular expressions.
+HEADER_KEYS = (
+    b"schemaVersion", b"deviceProperties", b"distributedInfo", b"host_name",
+    b"baseTimeNanoseconds", b"displayTimeUnit", b"traceName", b"record_shapes", b"with_stack",
+    b"with_flops", b"with_modules", b"profile_memory", b"trace_id", b"[a-z_]+_version",
+)  # fmt: skip
+_KNOWN = re.compile(rb'"(' + b"|".join(HEADER_KEYS) + rb')"\s*:\s*')
 _SALVAGE_LIMIT_BYTES = 1 << 20
 _SALVAGE_ATTEMPTS = 100
 
@@ -25,7 +26,7 @@ def decode(text: bytes) -> tuple[dict[str, Any], bool]:
     found = repair.decode_object(text)
     if found is not None:
         return found, True
-    closed = _closed(text)
+    closed = _closed(text) if len(text) <= repair.HEADER_LIMIT_BYTES else None
     found = None if closed is None else repair.decode_object(closed)
     return (_known_keys(text) if found is None else found), False
 

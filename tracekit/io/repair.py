@@ -15,6 +15,8 @@ import msgspec
 
 # Nothing longer is repaired: a single event is a few hundred bytes.
 LIMIT_BYTES = 1 << 18
+# The same for a header, which may list thousands of groups.
+HEADER_LIMIT_BYTES = 1 << 22
 
 _STRING = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _BARE = re.compile(
@@ -24,6 +26,7 @@ _BARE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"\w[\w ]*"\s*:|\}))', re.DOTALL)
+_ARGS = re.compile(rb',\s*"args"\s*:')
 _QUOTE = re.compile(rb'(?<!\\)"')
 _STRAY_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LONE_SURROGATE = re.compile(
@@ -42,12 +45,18 @@ def candidates(piece: bytes) -> Iterator[tuple[str, bytes]]:
     clean = escape_strings(numbers)
     if clean != numbers:
         yield "raw-bytes", clean
-    yield "raw-quote", escape_strings(escape_name(numbers))
+    quoted = escape_strings(escape_name(numbers))
+    yield "raw-quote", quoted
+    args = _ARGS.search(quoted)
+    if args is not None:  # written last, so what stands before them is the event
+        yield "bad-args", quoted[: args.start()] + b"}"
 
 
 def decode_object(text: bytes) -> dict[str, Any] | None:
     """A JSON object, repaired if need be; None when it is beyond that."""
     for attempt in (_same, bare_words, lambda damaged: escape_strings(bare_words(damaged))):
+        if attempt is not _same and len(text) > HEADER_LIMIT_BYTES:
+            return None
         try:
             found = msgspec.json.decode(attempt(text))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -11,7 +11,7 @@ from tracekit.core.trace import Int64
 from tracekit.io import tokens
 from tracekit.io.events import LONGEST_NAME, Builder
 from tracekit.io.notes import Notes
-from tracekit.io.tokens import BAD_JSON, NO_ARGS, Bool, Event, Number, Times
+from tracekit.io.tokens import BAD_JSON, NO_ARGS, Bool, Event, Times
 
 # The bulk of traces with stacks, and nothing reads it.
 SKIPPED_CATEGORY = "python_function"
@@ -104,17 +104,18 @@ class RowMaker:
 
     def _codes(self, kept: list[Event], index: list[int], located: Located) -> Any:
         """(n, 4) codes of category, name, pid and tid, given out row by row."""
-        code = self._builder.code
+        label, code = tokens.label, self._builder.code
+        texts = [
+            (event.cat or "", label(event.name), label(event.pid), label(event.tid))
+            for event in kept
+        ]
+        too_long = [row for row, four in enumerate(texts) if max(map(len, four)) > LONGEST_NAME]
+        for row in too_long:
+            self._notes.count("long-name", *located(index[row]))
+            category, name, pid, tid = (text[:LONGEST_NAME] for text in texts[row])
+            texts[row] = (category, name, pid, tid)
         codes = np.array(
-            [
-                (
-                    code(event.cat or ""),
-                    code(_name(event.name)),
-                    code(_name(event.pid)),
-                    code(_name(event.tid)),
-                )
-                for event in kept
-            ],
+            [(code(cat), code(name), code(pid), code(tid)) for cat, name, pid, tid in texts],
             dtype=np.int32,
         ).reshape(len(kept), 4)
         full = codes < 0
@@ -131,7 +132,7 @@ class RowMaker:
             if args is None or (args.collective is None and not args.input_dims):
                 continue
             try:
-                found = tokens.communication_args(args, _name(event.name))
+                found = tokens.communication_args(args, tokens.label(event.name))
             except BAD_JSON:
                 self._notes.count("odd-type", *located(index[row]))
                 continue
@@ -142,10 +143,6 @@ class RowMaker:
         if mask.any():
             offset, text = located(index[int(np.argmax(mask))])
             self._notes.count(kind, offset, text, int(mask.sum()))
-
-
-def _name(value: Number) -> str:
-    return tokens.label(value)[:LONGEST_NAME]
 
 
 def _exact(start: Times, index: list[int], text: bytes) -> Int64:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core.trace import Int64
-from tracekit.io.events import MISSING
+from tracekit.io.events import LONGEST_NAME, MISSING
 from tracekit.io.names import CPU_COMMUNICATION_OPERATOR
 
 # Below this many microseconds a float64 still tells nanoseconds apart.
@@ -24,6 +24,9 @@ EXACT_US = 1 << 43
 LARGEST_TIME_US = 4_600_000_000_000_000
 # Nothing that a trace records lasts a day; a counter that wrapped around claims to.
 LONGEST_DURATION_US = 86_400_000_000
+
+# Lists of ranks or shapes that are longer are not read.
+LONGEST_LIST_BYTES = 1 << 16
 
 Bool = npt.NDArray[np.bool_]
 Text = str | None
@@ -46,10 +49,12 @@ class Args(msgspec.Struct, gc=False):
     group_name: Number = msgspec.field(name="Process Group Name", default=None)
     group_id: Number = msgspec.field(name="Process Group ID", default=None)
     group_description: Text = msgspec.field(name="Process Group Description", default=None)
-    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     source_rank: Number = msgspec.field(name="Src Rank", default=None)
     destination_rank: Number = msgspec.field(name="Dst Rank", default=None)
     seq: Number = msgspec.field(name="Seq", default=None)
+    group_ranks: msgspec.Raw = msgspec.field(
+        name="Process Group Ranks", default_factory=msgspec.Raw
+    )
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
     input_type: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
 
@@ -88,11 +93,11 @@ _COMMUNICATION_FIELDS = tuple(
     for name in Args.__struct_fields__
     if name
     not in {"correlation", "external_id", "external_id_2021", "device", "stream",
-            "input_dims", "input_type"}
+            "group_ranks", "input_dims", "input_type"}
 )  # fmt: skip
 
 
-def lenient(piece: bytes) -> Event | None:
+def lenient(piece: bytes | memoryview) -> Event | None:
     """An event that is valid JSON, with null for every value of an unexpected type."""
     try:
         found = msgspec.json.decode(piece)
@@ -225,17 +230,31 @@ def communication_args(args: Args, name: str) -> dict[str, Any]:
     """The side-table entry of an event, empty for the many that are not communication.
 
     Raises:
-        msgspec.DecodeError: the shapes hold what no one can read.
+        msgspec.DecodeError: the ranks or shapes are not what they should be.
     """
     if args.collective is not None:
-        return {
-            field: value
+        found = {
+            field: _bounded(value)
             for field in _COMMUNICATION_FIELDS
             if (value := getattr(args, field)) is not None
         }
+        if args.group_ranks:
+            found["group_ranks"] = _list(args.group_ranks)
+        return found
     if args.input_dims and CPU_COMMUNICATION_OPERATOR.match(name):
-        found: dict[str, Any] = {"input_dims": msgspec.json.decode(args.input_dims)}
+        found = {"input_dims": _list(args.input_dims)}
         if args.input_type:
-            found["input_type"] = msgspec.json.decode(args.input_type)
+            found["input_type"] = _list(args.input_type)
         return found
     return {}
+
+
+def _list(raw: msgspec.Raw) -> Any:
+    text = bytes(raw)
+    if len(text) > LONGEST_LIST_BYTES:
+        raise msgspec.DecodeError("too long")
+    return msgspec.json.decode(text)
+
+
+def _bounded(value: Any) -> Any:
+    return value[:LONGEST_NAME] if isinstance(value, str) else value

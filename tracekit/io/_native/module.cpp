@@ -14,8 +14,10 @@ namespace {
 class Builder {
   public:
     Builder(std::size_t name_bytes, std::size_t strings, std::size_t string_bytes,
-            std::int64_t time_us, std::int64_t duration_us, std::int64_t exact_us)
-        : tokenizer_({name_bytes, strings, string_bytes, time_us, duration_us, exact_us}) {}
+            std::size_t list_bytes, std::int64_t time_us, std::int64_t duration_us,
+            std::int64_t exact_us)
+        : tokenizer_({name_bytes, strings, string_bytes, list_bytes, time_us, duration_us,
+                      exact_us}) {}
 
     std::int64_t take(const py::buffer& buffer, std::size_t begin, std::size_t end,
                       std::int64_t offset) {
@@ -88,10 +90,16 @@ class Builder {
         tokenizer_.marks.push_back({row, offset, is_end});
     }
 
-    py::list marks() const {
-        py::list found;
-        for (const Mark& item : tokenizer_.marks) {
-            found.append(py::make_tuple(item.row, item.offset, item.is_end));
+    // (n, 3) row, offset, 1 for an end.
+    py::array_t<std::int64_t> marks() const {
+        const auto count = static_cast<py::ssize_t>(tokenizer_.marks.size());
+        py::array_t<std::int64_t> found({count, static_cast<py::ssize_t>(3)});
+        auto place = found.mutable_unchecked<2>();
+        for (py::ssize_t i = 0; i < count; ++i) {
+            const Mark& item = tokenizer_.marks[static_cast<std::size_t>(i)];
+            place(i, 0) = item.row;
+            place(i, 1) = item.offset;
+            place(i, 2) = item.is_end ? 1 : 0;
         }
         return found;
     }
@@ -156,10 +164,10 @@ class Builder {
 PYBIND11_MODULE(_tokenizer, module) {
     module.doc() = "Native tokenizer of Kineto event lists.";
     py::class_<Builder>(module, "Builder")
-        .def(py::init<std::size_t, std::size_t, std::size_t, std::int64_t, std::int64_t,
-                      std::int64_t>(),
+        .def(py::init<std::size_t, std::size_t, std::size_t, std::size_t, std::int64_t,
+                      std::int64_t, std::int64_t>(),
              py::arg("name_bytes"), py::arg("strings"), py::arg("string_bytes"),
-             py::arg("time_us"), py::arg("duration_us"), py::arg("exact_us"))
+             py::arg("list_bytes"), py::arg("time_us"), py::arg("duration_us"), py::arg("exact_us"))
         .def("take", &Builder::take)
         .def("new_strings", &Builder::new_strings)
         .def("flag", &Builder::flag)

@@ -23,6 +23,7 @@ struct Limits {
     std::size_t name_bytes;
     std::size_t strings;
     std::size_t string_bytes;
+    std::size_t list_bytes;    // lists of ranks or shapes that are longer are not read
     std::int64_t time_us;      // times at or beyond it are no times
     std::int64_t duration_us;  // durations at or beyond it are not believed
     std::int64_t exact_us;     // below it a float64 tells nanoseconds apart
@@ -180,7 +181,7 @@ class Tokenizer {
         kPhase, kStart, kDuration, kCategory, kName, kPid, kTid, kArgs,
         // of its arguments
         kCorrelation, kExternalId, kExternalId2021, kDevice, kStream,
-        kCollective, kInputDims, kNumber, kText, kAny,
+        kCollective, kInputDims, kNumber, kText, kList,
     };
 
     // Reads up to the next member's value, or past the end of the object.
@@ -433,6 +434,7 @@ class Tokenizer {
             {"Dst Rank", 8, Key::kNumber},
             {"Group size", 10, Key::kNumber},
             {"Input Dims", 10, Key::kInputDims},
+            {"Input type", 10, Key::kList},
             {"correlation", 11, Key::kCorrelation},
             {"External id", 11, Key::kExternalId},
             {"external id", 11, Key::kExternalId2021},
@@ -441,7 +443,7 @@ class Tokenizer {
             {"Collective name", 15, Key::kCollective},
             {"Process Group ID", 16, Key::kNumber},
             {"Process Group Name", 18, Key::kNumber},
-            {"Process Group Ranks", 19, Key::kAny},
+            {"Process Group Ranks", 19, Key::kList},
             {"Process Group Description", 25, Key::kText},
         };
         for (const Known& known : kKnown) {
@@ -450,7 +452,7 @@ class Tokenizer {
         return Key::kOther;
     }
 
-    static bool argument(const char*& p, const char* end, Key key, Args& out) {
+    bool argument(const char*& p, const char* end, Key key, Args& out) const {
         bool plain = true;
         switch (key) {
             case Key::kCorrelation: return id(p, end, out.correlation);
@@ -459,13 +461,20 @@ class Tokenizer {
             case Key::kDevice: return id(p, end, out.device);
             case Key::kStream: return id(p, end, out.stream);
             case Key::kCollective: return text_or_null(p, end, &out.collective);
-            case Key::kInputDims: out.input_dims = true; return skip_value(p, end, plain);
+            case Key::kInputDims: out.input_dims = true; return list_value(p, end);
             case Key::kNumber: return number(p, end);
             case Key::kText: return text_or_null(p, end, nullptr);
-            // Decoded to Python objects there, so its numbers must be in range.
-            case Key::kAny: return skip_value(p, end, plain) && plain;
+            case Key::kList: return list_value(p, end);
             default: return skip_value(p, end, plain);
         }
+    }
+
+    // A value that may be decoded to Python objects, so it must be short and in range.
+    bool list_value(const char*& p, const char* end) const {
+        const char* begin = p;
+        bool plain = true;
+        return skip_value(p, end, plain) && plain &&
+               static_cast<std::size_t>(p - begin) <= limits_.list_bytes;
     }
 
     // Of the type the Python reader allows; its value is read there, if at all.
