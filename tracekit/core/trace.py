@@ -74,6 +74,7 @@ class Phase(IntEnum):
     SEND = 7  # the host waits for a send
     DATA = 8  # the next batch is fetched
     GC = 9  # Python collects garbage
+    SYNC = 10  # the host waits for the device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +135,43 @@ NO_SPANS = Spans(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Origins(Columns):
+    """Where each kernel comes from, one row per kernel; -1 where that is not recorded."""
+
+    op_id: Int32 = column(np.int32)  # the operator that launched it, in RankTrace.names
+    scope_id: Int32 = column(np.int32)  # the innermost annotation around its launch, in names
+    shape_id: Int32 = column(np.int32)  # its grid and block, in RankTrace.names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Splits(Columns):
+    """Rows that an all_to_all moves to and from each member, in order of call, then of member."""
+
+    call: Int32 = column(np.int32)  # row in Calls
+    member: Int32 = column(np.int32)  # place in the group
+    sent: Int64 = column(np.int64)  # rows to that member, -1 when not recorded
+    received: Int64 = column(np.int64)  # rows from it, -1 when not recorded
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertLoads(Columns):
+    """Tokens that experts on this rank got, one row per call of a layer and expert."""
+
+    at_ns: Int64 = column(np.int64)
+    layer: Int32 = column(np.int32)
+    expert: Int32 = column(np.int32)  # by its number in the whole model
+    tokens: Int64 = column(np.int64)
+
+
+def _no(kind: type[Any]) -> Any:
+    return kind(*(np.empty(0, item.metadata["dtype"]) for item in fields(kind)))
+
+
+NO_SPLITS: Splits = _no(Splits)
+NO_LOADS: ExpertLoads = _no(ExpertLoads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RankTrace:
     """Everything the analyses need of one rank."""
 
@@ -147,6 +185,16 @@ class RankTrace:
     groups: tuple[Group, ...]
     spans: Spans = NO_SPANS
     steps_marked: bool = True  # step numbers are the job's own, so they agree between ranks
+    origins: Origins | None = None  # None: nothing is known of any kernel
+    splits: Splits = NO_SPLITS
+    loads: ExpertLoads = NO_LOADS
+
+    def origin(self) -> Origins:
+        """Where each kernel comes from; all unknown where no trace tells."""
+        if self.origins is not None:
+            return self.origins
+        unknown = np.full(len(self.kernels), -1, dtype=np.int32)
+        return Origins(unknown, unknown, unknown)
 
     def statistic_steps(self) -> npt.NDArray[np.bool_]:
         """(steps,) mask of the steps to use in statistics: unflagged ones, or all if none is."""

@@ -26,6 +26,7 @@ from tracekit.io import cpu, markers, names
 from tracekit.io import header as headers
 from tracekit.io.events import MISSING, Events, StringTable
 from tracekit.io.header import Header
+from tracekit.io.origins import origins_of
 from tracekit.io.steps import steps_of
 
 
@@ -88,6 +89,7 @@ def assemble(events: Events, options: Options) -> Window:
         names=tuple(table),
         groups=found.groups,
         spans=spans,
+        origins=origins_of(events, work),
         # Annotations and whole captures are only counted, from wherever a file begins.
         steps_marked=options.step is None
         and not {"no-steps", "steps-from-annotations"} & {item.code for item in note},

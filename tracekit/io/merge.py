@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from tracekit.core.errors import InputError
 from tracekit.core.topology import Group
-from tracekit.core.trace import Calls, Columns, Int32, Kernels, RankTrace, Spans, Steps
+from tracekit.core.trace import (
+    Calls,
+    Columns,
+    ExpertLoads,
+    Int32,
+    Kernels,
+    Origins,
+    RankTrace,
+    Spans,
+    Splits,
+    Steps,
+)
 from tracekit.io.assemble import Window
 from tracekit.io.discover import TraceFile
 from tracekit.io.events import StringTable
@@ -33,8 +45,8 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
             )
     table = StringTable()
     groups: dict[Group, int] = {}
-    parts: dict[str, list[Columns]] = {"kernels": [], "calls": [], "steps": [], "spans": []}
-    kernels = steps = 0
+    parts: dict[str, list[Columns]] = defaultdict(list)
+    kernels = calls = steps = 0
     for _, window in files:
         trace = window.trace
         name = np.array([table[text] for text in trace.names], dtype=np.int32)
@@ -60,7 +72,18 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
         )
         parts["steps"].append(trace.steps)
         parts["spans"].append(trace.spans)
+        origin = trace.origin()
+        parts["origins"].append(
+            Origins(
+                *(_mapped(name, ids) for ids in (origin.op_id, origin.scope_id, origin.shape_id))
+            )
+        )
+        parts["splits"].append(
+            dataclasses.replace(trace.splits, call=trace.splits.call + np.int32(calls))
+        )
+        parts["loads"].append(trace.loads)
         kernels += len(trace.kernels)
+        calls += len(trace.calls)
         steps += len(trace.steps)
     first_trace = files[0][1].trace
     return RankTrace(
@@ -73,6 +96,9 @@ def merge(rank: int, files: list[tuple[TraceFile, Window]]) -> RankTrace:
         names=tuple(table),
         groups=tuple(groups),
         spans=_concatenated(Spans, parts["spans"]),
+        origins=_concatenated(Origins, parts["origins"]),
+        splits=_concatenated(Splits, parts["splits"]),
+        loads=_concatenated(ExpertLoads, parts["loads"]),
         steps_marked=all(window.trace.steps_marked for _, window in files),
     )
 
