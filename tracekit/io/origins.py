@@ -80,7 +80,8 @@ def _host(events: Events, work: Work) -> _Host:
 
 def _threads(events: Events, rows: npt.NDArray[np.signedinteger]) -> Int64:
     """One number per process and thread."""
-    return events.columns.pid[rows].astype(np.int64) << 32 | events.columns.tid[rows]
+    thread: Int64 = events.columns.pid[rows].astype(np.int64) << 32 | events.columns.tid[rows]
+    return thread
 
 
 def _by_external_id(events: Events, work: Work, operators: Rows) -> Int64:
