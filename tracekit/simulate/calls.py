@@ -45,8 +45,8 @@ def kernel_name(spec: Spec, op: Op) -> str:
 def has_arguments(spec: Spec, op: Op) -> bool:
     """Whether anything in the trace says what this call is."""
     own = op.axis == "tp" and op.name == "all_reduce" and spec.tp_kernels in _OWN
-    coalesced = spec.coalesced and op.do in (Do.SEND, Do.RECV)
-    return spec.comm_args != "none" and not own and not coalesced and op.head
+    replayed = spec.graph and op.do is Do.COLLECTIVE and op.work in ("F", "B", "I", "W")
+    return spec.comm_args != "none" and not own and not replayed
 
 
 def axis_of(op: Op) -> str:
@@ -56,7 +56,7 @@ def axis_of(op: Op) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The sequence number of each call of a program, and which name of its group it uses.
+    """The sequence number of each call of a program, and whether it uses its group's second name.
 
     Equal on all ranks of a program, so on all members of a group inside it.
     """
@@ -86,11 +86,6 @@ def numbering(spec: Spec, ops: tuple[Op, ...]) -> Numbering:
     return Numbering(tuple(seq), tuple(alias))
 
 
-def alias_name(job: Job, group: Group) -> str:
-    """The second name of a group: as of a group made twice over the same ranks."""
-    return str(int(group.name) + len(job.groups))
-
-
 def rank_text(ranks: tuple[int, ...]) -> str:
     """A list of ranks as Kineto writes it: cut when it is long."""
     if len(ranks) > LONGEST_LIST:
@@ -108,25 +103,24 @@ def elements(job: Job, op: Op) -> tuple[int, int]:
     return op.size, op.size
 
 
-def arguments(job: Job, op: Op, seq: int) -> str:
+def arguments(job: Job, op: Op, row: int, seq: int) -> str:
     """The arguments of a call as JSON members; what differs between ranks is left to fill in.
 
-    The text holds the tokens of :func:`tokens` and, for a routed exchange, of its splits.
+    That is its group, its peer, and of a routed exchange the sizes, whose tokens hold the row.
     """
     spec = job.spec
     into, out = elements(job, op)
     members = spec.world_size if axis_of(op) == WORLD else spec.degree(axis_of(op))
     parts = [f'"Collective name": "{_RECORDED[op.name]}"']
     if op.routed:
-        parts.append('"In msg nelems": @in@, "Out msg nelems": @out@')
+        parts.append(f'"In msg nelems": @in {row}@, "Out msg nelems": @out {row}@')
     else:
         parts.append(f'"In msg nelems": {into}, "Out msg nelems": {out}')
     parts.append(f'"Group size": {members}, "dtype": "{DTYPES[op.width]}"')
-    splits = (
-        '"@insplit@", "Out split size": "@outsplit@"'
-        if op.routed
-        else ('"[]", "Out split size": "[]"')
-    )
+    if op.routed:
+        splits = f'"@in split {row}@", "Out split size": "@out split {row}@"'
+    else:
+        splits = '"[]", "Out split size": "[]"'
     parts.append(f'"In split size": {splits}')
     parts.append(f"@{axis_of(op)}@")
     if op.do is Do.SEND:
@@ -138,9 +132,10 @@ def arguments(job: Job, op: Op, seq: int) -> str:
     return ", ".join(parts)
 
 
-def group_arguments(name: str, group: Group) -> str:
+def group_arguments(group: Group) -> str:
     """What a call says of its group."""
     return (
-        f'"Process Group Name": "{name}", "Process Group Description": "{group.description}", '
+        f'"Process Group Name": "{group.name}", '
+        f'"Process Group Description": "{group.description}", '
         f'"Process Group Ranks": "{rank_text(group.ranks)}"'
     )

@@ -12,6 +12,7 @@ from tracekit.simulate.spec import Spec
 # The job starts this long after the base time of the traces, on the true clock.
 START_NS = 1_000_000_000
 BASE_NS = 1_751_410_836_000_000_000
+BASE_GRID_NS = 7_889_238 * 1_000_000_000  # Kineto floors base times to this
 
 
 @dataclass(frozen=True, slots=True)

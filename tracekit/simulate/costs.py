@@ -47,6 +47,7 @@ class _Maker:
         self.random = np.random.default_rng([self.spec.seed, pp])
         self.ranks = np.array(job.ranks(pp))
         self.rows = {kind: [n for n, op in enumerate(ops) if op.do is kind] for kind in Do}
+        self._slow: dict[str, npt.NDArray[np.bool_]] = {}
         self.shape = (self.spec.steps, len(ops), job.width)
 
     def made(self) -> Costs:
@@ -140,13 +141,16 @@ class _Maker:
         spread = self._spread(self.spec.jitter_ratio, rows)
         for place, row in enumerate(rows):
             op = self.ops[row]
+            time = self._collective(op, 0)
             for step in range(self.spec.steps):
+                if op.routed:
+                    time = self._collective(op, step)
                 jitter = spread[step, place]
                 if op.axis == WORLD:
                     jitter = np.ones(self.job.width)  # one for all: no rank may draw its own
                 else:
                     jitter = self.job.members_reduce(jitter, op.axis, largest=False)
-                work[step, row] = self._collective(op, step) * jitter
+                work[step, row] = time * jitter
             if not op.blocking:
                 work[:, row] *= self.spec.transfer_contention
 
@@ -169,7 +173,9 @@ class _Maker:
     def _spans_hosts(self, axis: str) -> npt.NDArray[np.bool_]:
         if axis == WORLD:
             return np.full(self.job.width, self.spec.world_size > self.spec.ranks_per_host)
-        return self.job.slow(self.pp, axis)
+        if axis not in self._slow:
+            self._slow[axis] = self.job.slow(self.pp, axis)
+        return self._slow[axis]
 
     def _link(self, slow: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Latency in ns and bandwidth in bytes per ns."""

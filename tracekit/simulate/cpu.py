@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tracekit.core.trace import Int64
 from tracekit.io.records import CollectiveRecord, P2pRecord, Records
 from tracekit.simulate import calls
 from tracekit.simulate.clock import BASE_NS
 from tracekit.simulate.engine import Lane
-from tracekit.simulate.events import END, LAUNCH, LAUNCHED, START, Pattern, event
+from tracekit.simulate.events import (
+    END,
+    LAUNCH,
+    LAUNCHED,
+    START,
+    Pattern,
+    PatternWriter,
+    event,
+)
 from tracekit.simulate.gpu import DATA_LOADER, HOST, marker
 from tracekit.simulate.job import Job
 from tracekit.simulate.model import CLASSES
@@ -24,16 +34,16 @@ _WIDTHS = {2: "c10::BFloat16", 4: "float", 8: "long int"}
 
 def pattern(job: Job, lane: Lane) -> Pattern:
     """All events of a pipeline rank's ranks."""
-    out, size = Pattern(), len(lane.ops)
+    out, size = PatternWriter(), len(lane.ops)
     workers = {name: place for place, name in enumerate(sorted({op.axis for op in lane.ops}))}
     for step in range(job.spec.steps):
         for place, op in enumerate(lane.ops):
             _operation(job, out, step, step * size + place, op, workers)
-    return out
+    return out.pattern()
 
 
 def _operation(
-    job: Job, out: Pattern, step: int, row: int, op: Op, workers: dict[str, int]
+    job: Job, out: PatternWriter, step: int, row: int, op: Op, workers: dict[str, int]
 ) -> None:
     own = f'"External id": {row + 1}'
     match op.do:
@@ -56,52 +66,44 @@ def _operation(
             pass
 
 
-def _call(out: Pattern, row: int, op: Op, workers: dict[str, int]) -> None:
+def _call(out: PatternWriter, row: int, op: Op, workers: dict[str, int]) -> None:
     """The caller's operator, and the transfer on the backend's thread."""
     own = f'"External id": {row + 1}'
-    size = "@in@" if op.routed else str(op.size)
+    size = f"@in {row}@" if op.routed else str(op.size)
     dims = f'"Input Dims": [[[{size}]], [], []], "Input type": ["TensorList", "", ""]'
     out.add(event("cpu_op", _OPERATORS[op.name], HOST, f"{own}, {dims}"), row, LAUNCH, LAUNCHED)
     # A transfer between two ranks shows on the caller's thread, from posting to its wait.
     worker = f'"pid": @pid@, "tid": @worker{workers[op.axis]}@'
     where = worker if op.do is Do.COLLECTIVE else HOST
     dims = f'"Input Dims": [[{size}]], "Input type": ["{_WIDTHS[op.width]}"]'
-    out.add(event("user_annotation", f"gloo:{op.name}", where, f"{own}, {dims}"), row, START, END)
-    if op.routed:
-        out.routed.extend((len(out.texts) - back, row) for back in (1, 2))
+    begin = START if op.do is Do.COLLECTIVE else LAUNCHED
+    out.add(event("user_annotation", f"gloo:{op.name}", where, f"{own}, {dims}"), row, begin, END)
 
 
-def records(job: Job, lane: Lane, rank: int, place: int, shown: tuple[Int64, Int64]) -> Records:
+def records(job: Job, lane: Lane, rank: int, shown: Int64, sizes: Mapping[int, int]) -> Records:
     """What the runner keeps of one rank.
 
     Args:
         job: the job.
         lane: the rank's pipeline rank.
         rank: its number.
-        place: its place in the lane's arrays.
-        shown: launch and end of each operation, (rows,) by the rank's clock.
+        shown: (rows, COLUMNS) times of each operation by the rank's clock.
+        sizes: elements of each routed exchange, by row.
     """
     number = calls.numbering(job.spec, lane.ops)
-    launch, end = (values + BASE_NS for values in shown)
+    groups = job.named(rank)
     collectives, transfers = [], []
-    size = len(lane.ops)
-    for row in range(len(launch)):
-        op = lane.ops[row % size]
-        if op.do not in (Do.COLLECTIVE, Do.SEND, Do.RECV):
-            continue
-        group = job.group(rank, calls.axis_of(op))
-        if op.do is Do.COLLECTIVE:
-            name = calls.alias_name(job, group) if number.alias[row] else group.name
-            collectives.append(
-                CollectiveRecord(
-                    name, number.seq[row], op.name, int(launch[row]),
-                    [[op.size]], [[op.size]], [calls.DTYPES[op.width]], [calls.DTYPES[op.width]],
-                )
-            )  # fmt: skip
-        else:
+    for row, (launch, end) in enumerate((shown[:, [LAUNCH, END]] + BASE_NS).tolist()):
+        op = lane.ops[row % len(lane.ops)]
+        if op.do in (Do.SEND, Do.RECV):
             peer = rank + (op.peer - job.coordinate(rank, "pp")) * job.width
-            at, until = int(launch[row]), int(end[row])
-            transfers.append(
-                P2pRecord(op.name, group.name, peer, op.size * op.width, at, at, until)
+            size = op.size * op.width
+            transfers.append(P2pRecord(op.name, groups["pp"].name, peer, size, launch, launch, end))
+        elif op.do is Do.COLLECTIVE:
+            axis = op.axis + (" alias" if number.alias[row] else "")
+            shape, dtype = [[sizes.get(row, op.size)]], [calls.DTYPES[op.width]]
+            name = groups[axis].name
+            collectives.append(
+                CollectiveRecord(name, number.seq[row], op.name, launch, shape, shape, dtype, dtype)
             )
     return Records(rank=rank, collectives=collectives, p2p=transfers)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from tracekit.simulate import calls
 from tracekit.simulate.engine import COMPUTE_STREAM, Lane
-from tracekit.simulate.events import API, API_END, END, LAUNCH, LAUNCHED, START, Pattern, event
+from tracekit.simulate.events import (
+    API,
+    API_END,
+    END,
+    LAUNCH,
+    LAUNCHED,
+    OPERATOR_END,
+    START,
+    Pattern,
+    PatternWriter,
+    event,
+)
 from tracekit.simulate.job import Job
 from tracekit.simulate.model import CLASSES
 from tracekit.simulate.program import Do, Op
@@ -31,7 +42,7 @@ class _Writer:
     def __init__(self, job: Job, lane: Lane) -> None:
         self.job, self.spec, self.lane = job, job.spec, lane
         self.number = calls.numbering(job.spec, lane.ops)
-        self.out = Pattern()
+        self.out = PatternWriter()
         self.graph = 0  # correlation of the graph launch that is being replayed
 
     def written(self) -> Pattern:
@@ -39,7 +50,7 @@ class _Writer:
         for step in range(self.spec.steps):
             for place, op in enumerate(self.lane.ops):
                 self._operation(step, step * size + place, op, self.lane.stream[place])
-        return self.out
+        return self.out.pattern()
 
     def _operation(self, step: int, row: int, op: Op, stream: int) -> None:
         match op.do:
@@ -93,17 +104,15 @@ class _Writer:
         on_compute = op.axis == "tp" and not name.startswith("nccl")
         stream = COMPUTE_STREAM if on_compute else stream
         args = ""
-        if calls.has_arguments(self.spec, op) and not self.spec.graph:
-            args = calls.arguments(self.job, op, self.number.seq[row])
+        if calls.has_arguments(self.spec, op):
+            args = calls.arguments(self.job, op, row, self.number.seq[row])
             if self.number.alias[row]:
                 args = args.replace("@tp@", "@tp alias@")
         operator = "record_param_comms" if args or not on_compute else "_C_custom_ar::all_reduce"
         linked = self._launch(row, op, operator, args)
-        if op.routed and args:
-            self.out.routed.append((len(self.out.texts), row))
-            self.out.routed.append((len(self.out.texts) - 2, row))
-        shown = args if self.spec.comm_args == "full" else ""
-        parts = [self._external(row)] if linked and args else []
+        coalesced = self.spec.coalesced and op.do in (Do.SEND, Do.RECV)
+        shown = args if self.spec.comm_args == "full" and not coalesced else ""
+        parts = [self._external(row)] if linked and args and not coalesced else []
         self._device(row, name, stream, "".join(parts) + (shown or '"queued": 0'))
 
     def _external(self, row: int) -> str:
@@ -126,7 +135,10 @@ class _Writer:
             return False
         self.graph = row + 1
         own = f'"External id": {row + 1}' + (f", {args}" if args else "")
-        self.out.add(event("cpu_op", operator, HOST, own), row, LAUNCH, LAUNCHED)
+        # The calls of a coalesced batch are over before its one launch begins.
+        coalesced = self.spec.coalesced and op.do in (Do.SEND, Do.RECV)
+        until = OPERATOR_END if coalesced else LAUNCHED
+        self.out.add(event("cpu_op", operator, HOST, own), row, LAUNCH, until)
         runtime = f'"External id": {row + 1}, "cbid": 211, "correlation": {row + 1}'
         self.out.add(event("cuda_runtime", "cudaLaunchKernel", HOST, runtime), row, API, API_END)
         return True

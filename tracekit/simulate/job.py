@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -80,6 +80,29 @@ class Job:
     def group(self, rank: int, axis: str) -> Group:
         """The group of a rank along an axis, or of all ranks."""
         return self._by_rank[rank, axis]
+
+    def named(self, rank: int) -> dict[str, Group]:
+        """The groups of a rank as it names them, by axis; "tp alias" is tp's second one."""
+        axes = [axis for axis in AXES if self.spec.degree(axis) > 1]
+        found = {axis: self.group(rank, axis) for axis in (WORLD, *axes)}
+        if self.spec.group_names == "local":
+            # Each rank counts only its own groups: sibling groups share a name.
+            found = {
+                axis: replace(group, name=str(number))
+                for number, (axis, group) in enumerate(found.items())
+            }
+        if self.spec.alias and "tp" in found:
+            name = int(found["tp"].name) + len(self.groups)
+            found["tp alias"] = replace(found["tp"], name=str(name))
+        return found
+
+    @cached_property
+    def all_named(self) -> tuple[Group, ...]:
+        """Every group under every name, each once."""
+        ranks = range(self.spec.world_size)
+        every = (group for rank in ranks for group in self.named(rank).values())
+        found = {(group.name, group.ranks[0]): group for group in every}
+        return tuple(sorted(found.values(), key=lambda group: (int(group.name), group.ranks)))
 
     @cached_property
     def _spanning(self) -> frozenset[str]:

@@ -63,6 +63,9 @@ class Spec:
         seq_numbers: whether calls carry a sequence number.
         comm_args: on kernels and operators ("full"), on operators only ("operator"), or "none".
         groups: descriptions like "mesh_tp", like Megatron's, or all "undefined".
+        group_names: "global", each group its own; or "local", each rank counting its own groups,
+            so that sibling groups share a name.
+        bases: whether all headers have one base time, or every other rank an earlier one.
         pg_config: whether the header lists the groups.
         alias: a second name for each tensor-parallel group, used every other time.
         tp_kernels: "nccl", or kernels of an engine's own: "custom" (vLLM), "symmetric" (torch).
@@ -129,6 +132,8 @@ class Spec:
     seq_numbers: bool = True
     comm_args: Literal["full", "operator", "none"] = "full"
     groups: Literal["mesh", "megatron", "undefined"] = "mesh"
+    group_names: Literal["global", "local"] = "global"
+    bases: Literal["same", "mixed"] = "same"
     pg_config: bool = True
     alias: bool = False
     tp_kernels: Literal["nccl", "custom", "symmetric"] = "nccl"

@@ -11,14 +11,14 @@ from typing import Any
 
 import tracekit
 from tracekit.core.errors import UsageError
-from tracekit.core.topology import Group
 from tracekit.core.trace import Int64
 from tracekit.io import manifest, records
 from tracekit.simulate import calls, cpu, gpu, truth
-from tracekit.simulate.clock import BASE_NS, Clock, clocks, windows
+from tracekit.simulate.clock import BASE_GRID_NS, BASE_NS, Clock, clocks, windows
 from tracekit.simulate.engine import Timeline
 from tracekit.simulate.events import Pattern, filled, times
-from tracekit.simulate.job import WORLD, Job
+from tracekit.simulate.job import Job
+from tracekit.simulate.program import Do, Op
 from tracekit.simulate.spec import AXES, Spec
 
 Progress = Callable[[str], None]
@@ -40,9 +40,9 @@ def write(timeline: Timeline, folder: Path, *, compress: bool, progress: Progres
             if rank in spec.missing:
                 continue
             progress(f"rank {rank} of {spec.world_size}")
-            one = _Rank(timeline, pp, place, rank, own[rank], seen[rank])
+            one = _Rank(timeline, (pp, place), own[rank])
             name = f"rank-{rank:05}.0.pt.trace.json" + (".gz" if compress else "")
-            _store(traces / name, one.document(pattern), compress)
+            _store(traces / name, one.document(pattern, seen[rank]), compress)
             files.append(manifest.FileEntry(rank, f"traces/{name}", one.write_records(folder)))
     progress("truth")
     found = truth.of(timeline, own, seen)
@@ -78,96 +78,86 @@ def _store(path: Path, text: str, compress: bool) -> None:
 class _Rank:
     """One rank's view of the timeline."""
 
-    def __init__(
-        self, timeline: Timeline, pp: int, place: int, rank: int, clock: Clock, window: Int64
-    ) -> None:
-        self.timeline, self.job, self.pp = timeline, timeline.job, pp
-        self.place, self.rank, self.clock = place, rank, clock
-        self.window = clock.shown(window)
-        lane = timeline.lanes[pp]
-        self.lane = lane
+    def __init__(self, timeline: Timeline, place: tuple[int, int], clock: Clock) -> None:
+        self.timeline, self.job, self.clock = timeline, timeline.job, clock
+        self.pp, self.place = place
+        self.rank = self.job.ranks(self.pp)[self.place]
+        self.groups = self.job.named(self.rank)
+        lane = self.lane = timeline.lanes[self.pp]
         columns = (lane.launch, lane.launched, lane.start, lane.end)
-        self.times = clock.shown(times(*(values[:, place] for values in columns)))
+        self.times = clock.shown(times(*(values[:, self.place] for values in columns)))
 
-    def document(self, pattern: Pattern) -> str:
+    def document(self, pattern: Pattern, window: Int64) -> str:
         """The whole file."""
-        flat = self.times.ravel()
-        begin, end = flat[pattern.begin], flat[pattern.end]
-        texts = self._routed(pattern)
-        body = filled(pattern, texts, begin, end, self.window)
-        for token, words in self._words().items():
-            body = body.replace(token, words)
-        return f"{self._header()}\n{body}\n]}}\n"
+        base = base_ns(self.job.spec, self.rank)
+        flat = self.times.ravel() + (BASE_NS - base)
+        shown = self.clock.shown(window) + (BASE_NS - base)
+        body = filled(pattern, self._words(), flat[pattern.begin], flat[pattern.end], shown)
+        return f"{self._header(base)}\n{body}\n]}}\n"
 
     def _words(self) -> dict[str, str]:
         """What the tokens of the pattern stand for on this rank."""
-        spec, job = self.job.spec, self.job
         pid = _FIRST_PID + self.rank
-        words = {"@pid@": str(pid)}
+        words = {"pid": str(pid)}
         for number in range(len(AXES) + 2):
-            words[f"@worker{number}@"] = str(pid + 20 + number)
-        for axis in (*AXES, WORLD):
-            if axis != WORLD and spec.degree(axis) == 1:
-                continue
-            group = job.group(self.rank, axis)
-            words[f"@{axis}@"] = calls.group_arguments(group.name, group)
-            other = calls.alias_name(job, group)
-            words[f"@{axis} alias@"] = calls.group_arguments(other, group)
-        for peer in range(spec.pp):
-            words[f"@peer{peer}@"] = str(self.rank + (peer - self.pp) * job.width)
+            words[f"worker{number}"] = str(pid + 20 + number)
+        for axis, group in self.groups.items():
+            words[axis] = calls.group_arguments(group)
+        for peer in range(self.job.spec.pp):
+            words[f"peer{peer}"] = str(self.rank + (peer - self.pp) * self.job.width)
+        for row, (sent, got) in self.exchanges().items():
+            hidden = self.job.spec.hidden
+            words[f"in {row}"], words[f"out {row}"] = (
+                str(int(rows.sum()) * hidden) for rows in (sent, got)
+            )
+            words[f"in split {row}"], words[f"out split {row}"] = (
+                str(rows.tolist()) for rows in (sent, got)
+            )
         return words
 
-    def _routed(self, pattern: Pattern) -> list[str]:
-        """The texts, with the splits of this rank's exchanges."""
-        if not pattern.routed:
-            return pattern.texts
-        texts = list(pattern.texts)
+    def exchanges(self) -> dict[int, Int64]:
+        """(2, ep) rows sent and got by this rank, for each routed exchange by its row."""
+        out = {}
         size = len(self.lane.ops)
-        for number, row in pattern.routed:
-            step, place = divmod(row, size)
-            op = self.lane.ops[place]
-            sent, got = self.timeline.routing.splits(
-                self.pp, step, op.layer, op.microbatch, self.place
-            )
-            if _goes_back(op.key, op.work):
-                sent, got = got, sent
-            hidden = self.job.spec.hidden
-            for token, value in (
-                ("@in@", int(sent.sum()) * hidden),
-                ("@out@", int(got.sum()) * hidden),
-                ("@insplit@", sent.tolist()),
-                ("@outsplit@", got.tolist()),
-            ):
-                texts[number] = texts[number].replace(token, str(value))
-        return texts
+        routed = [
+            (place, op)
+            for place, op in enumerate(self.lane.ops)
+            if op.routed and op.do is Do.COLLECTIVE
+        ]
+        for step in range(self.job.spec.steps):
+            for place, op in routed:
+                rows = self.timeline.routing.splits(
+                    self.pp, step, op.layer, op.microbatch, self.place
+                )
+                out[step * size + place] = rows[::-1] if goes_back(op) else rows
+        return out
 
-    def _header(self) -> str:
-        spec, job = self.job.spec, self.job
+    def _header(self, base: int) -> str:
+        spec = self.job.spec
         gpus = spec.backend == "nccl"
-        groups: list[Group] = [g for g in job.groups if self.rank in g.ranks]
         info: dict[str, Any] = {
             "backend": spec.backend,
             "rank": self.rank,
             "world_size": spec.world_size,
         }
         if spec.pg_config:
-            info["pg_count"] = len(groups)
+            info["pg_count"] = len(self.groups)
             info["pg_config"] = [
                 {
                     "pg_name": group.name, "pg_desc": group.description,
                     "backend_config": f"cuda:{spec.backend}" if gpus else f"cpu:{spec.backend}",
                     "pg_size": len(group.ranks), "ranks": list(group.ranks),
                 }
-                for group in groups
+                for group in self.groups.values()
             ]  # fmt: skip
         devices = [{"id": 0, "name": "Simulated GPU", "totalGlobalMem": 85028765696}]
         head = {
             "schemaVersion": 1,
             "deviceProperties": devices if gpus else [],
             "distributedInfo": info,
-            "host_name": job.host(self.rank),
+            "host_name": self.job.host(self.rank),
             "displayTimeUnit": "ms",
-            "baseTimeNanoseconds": BASE_NS,
+            "baseTimeNanoseconds": base,
             "traceEvents": [],
         }
         return json.dumps(head).removesuffix("]}")
@@ -179,15 +169,20 @@ class _Rank:
             return None
         name = f"records/rank-{self.rank:05}.json"
         (folder / "records").mkdir(exist_ok=True)
-        shown = (self.times[:, 0], self.times[:, 3])
-        found = cpu.records(self.job, self.lane, self.rank, self.place, shown)
+        sizes = {row: int(rows[0].sum()) * spec.hidden for row, rows in self.exchanges().items()}
+        found = cpu.records(self.job, self.lane, self.rank, self.times, sizes)
         records.write(folder / name, found)
         return name
 
 
-def _goes_back(key: tuple[object, ...], work: str) -> bool:
+def goes_back(op: Op) -> bool:
     """Whether an exchange takes results back: a combine forward, a dispatch backward."""
-    return (key == ("combine",)) == (work == "F")
+    return (op.key == ("combine",)) == (op.work == "F")
+
+
+def base_ns(spec: Spec, rank: int) -> int:
+    """The base time in a rank's header: Kineto floors it to a grid, so ranks can differ."""
+    return BASE_NS - (BASE_GRID_NS if spec.bases == "mixed" and rank % 2 else 0)
 
 
 def _manifest(
@@ -199,7 +194,10 @@ def _manifest(
         topology = manifest.TopologyEntry(
             spec.world_size,
             {axis: spec.degree(axis) for axis in AXES if spec.degree(axis) > 1},
-            [manifest.GroupEntry(g.name, g.description, g.axis, list(g.ranks)) for g in job.groups],
+            [
+                manifest.GroupEntry(g.name, g.description, g.axis, list(g.ranks))
+                for g in job.all_named
+            ],
         )
     return manifest.Manifest(
         schema=manifest.SCHEMA,
