@@ -4,7 +4,7 @@ The operator is the one the kernel's external id names, else the innermost one
 open at the launch on its thread. The annotation is the innermost of the user's
 own open at that moment, on that thread or, for a backward that runs on a thread
 of its own, on the thread with most annotations. On a CPU the operator is the
-stretch itself.
+stretch itself, and a transfer its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def origins_of(events: Events, work: Work) -> Origins:
     host = _host(events, work)
     operators = events.rows(names.OPERATOR_CATEGORIES)
     if len(work.row) and (work.device == CPU_DEVICE).all():
-        op_row = np.where(np.isin(work.row, operators), work.row, MISSING)
+        op_row = work.row.astype(np.int64)
     else:
         op_row = _by_external_id(events, work, operators)
         lost = (op_row == MISSING) & (host.at_ns >= 0)
