@@ -14,6 +14,7 @@ from tracekit.cli.check import check
 from tracekit.cli.demo import demo
 from tracekit.cli.profile import profile
 from tracekit.cli.report import report
+from tracekit.cli.simulate import simulate
 from tracekit.core.errors import TracekitError
 
 INTERRUPTED = 130  # what shells report for a command ended by Ctrl-C
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, profile, analyze, report, check):
+for command in (demo, profile, analyze, report, check, simulate):
     app.command(no_args_is_help=command is not demo)(command)
 
 

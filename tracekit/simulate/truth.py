@@ -10,14 +10,17 @@ import numpy as np
 
 from tracekit.core import fault
 from tracekit.core.trace import Int64
-from tracekit.simulate import engine
-from tracekit.simulate.clock import BASE_NS, START_NS, Clock
+from tracekit.simulate import engine, measures
+from tracekit.simulate.clock import Clock
 from tracekit.simulate.engine import Lane, Timeline
 from tracekit.simulate.job import Job
+from tracekit.simulate.measures import absolute
 from tracekit.simulate.program import Do
 from tracekit.simulate.spec import Spec
 
 SCHEMA = "tracekit.truth/1"
+# More rows than this are left out of truth.json; ask the Python API for them.
+MOST_ROWS = 50_000
 
 _CAUSES = {
     "slow-rank": "compute",
@@ -33,6 +36,9 @@ _CAUSES = {
 def of(timeline: Timeline, clocks: tuple[Clock, ...], windows: Int64) -> dict[str, Any]:
     """The whole truth, ready for JSON. Times are ns; absolute ones by the true clock."""
     spec, job = timeline.job.spec, timeline.job
+    communicates = (Do.COLLECTIVE, Do.SEND, Do.RECV)
+    per_step = sum(op.do in communicates for lane in timeline.lanes for op in lane.ops)
+    calls = per_step * spec.steps * job.width
     return {
         "schema": SCHEMA,
         "spec": dataclasses.asdict(spec),
@@ -49,12 +55,11 @@ def of(timeline: Timeline, clocks: tuple[Clock, ...], windows: Int64) -> dict[st
             for rank, (low, high) in enumerate(absolute(windows).tolist())
         ],
         "compute": compute(timeline),
+        "bubbles": measures.bubbles(timeline),
+        "contention": measures.contention(timeline),
+        "experts": measures.experts(timeline),
+        "collectives": measures.collectives(timeline) if calls <= MOST_ROWS else None,
     }
-
-
-def absolute(times: Int64) -> Int64:
-    """Times since the job's start as times of a true clock, as a trace would show them."""
-    return times + (START_NS + BASE_NS)
 
 
 # -- what was planted --------------------------------------------------------------------

@@ -46,7 +46,7 @@ def write(timeline: Timeline, folder: Path, *, compress: bool, progress: Progres
             files.append(manifest.FileEntry(rank, f"traces/{name}", one.write_records(folder)))
     progress("truth")
     found = truth.of(timeline, own, seen)
-    (folder / "truth.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "truth.json").write_text(json.dumps(found) + "\n")
     manifest.write(folder, _manifest(job, files, found))
     return folder
 
