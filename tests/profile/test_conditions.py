@@ -56,7 +56,7 @@ def test_a_probe_that_fails_leaves_null_and_its_reason(monkeypatch: pytest.Monke
     def broken() -> None:
         raise OSError("no such thing here")
 
-    monkeypatch.setattr(conditions, "_load", broken)
+    monkeypatch.setattr(conditions, "load", broken)
     found = conditions.collect(make(Options(workload="tp")))
     assert found["load"] is None
     assert found["probe_errors"] == {"load": "OSError: no such thing here"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -44,7 +45,7 @@ def in_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[int], N
                 act(dist.get_rank())
             return built.step(at)
 
-        return workloads.Workload(step, built.first_exchange)
+        return dataclasses.replace(built, step=step)
 
     monkeypatch.setattr(workloads, "build", disturbed)
 

@@ -1,53 +1,20 @@
-"""Faults: their form on the command line, and that they hit where and when they should."""
+"""Each planted fault hits where and when it should, and nowhere else."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.profile.raw import record
-from tracekit.core.errors import UsageError
+from tests.profile.spans import durations_ms, load
+from tracekit.core.trace import Phase, RankTrace
 from tracekit.profile import faults
 
-
-def test_forms() -> None:
-    assert faults.parse("delay:2:40") == faults.Delay(2, 40.0, 1)
-    assert faults.parse("delay:0:1.5:every=3") == faults.Delay(0, 1.5, 3)
-    assert faults.parse("hot-expert:3:0.25") == faults.HotExpert(3, 0.25)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "slow-rank:1:2",
-        "delay",
-        "delay:1",
-        "delay:one:40",
-        "delay:-1:40",
-        "delay:1:0",
-        "delay:1:inf",
-        "delay:1:nan",
-        "delay:1:40:3",
-        "delay:1:40:every=0",
-        "delay:1:40:each=2",
-        "delay:1:40:every=2:more",
-        "hot-expert:1",
-        "hot-expert:1:0",
-        "hot-expert:1:1.5",
-        "hot-expert:-1:0.5",
-        "hot-expert:1:nan",
-    ],
-)
-def test_anything_else_lists_the_known_ones(text: str) -> None:
-    with pytest.raises(UsageError, match=r"known faults: delay:RANK:MS\[:every=N\], hot-expert"):
-        faults.parse(text)
-
-
-def test_every_nth_step() -> None:
-    assert [step for step in range(7) if faults.Delay(0, 1.0, 3).hits(step)] == [0, 3, 6]
+SLEEPING = {"compute": "sleep", "layer_ms": 10.0, "microbatches": 4, "steps": 3}
 
 
 def test_a_delayed_rank_makes_the_other_wait(tmp_path: Path) -> None:
@@ -69,7 +36,74 @@ def test_the_delay_of_every_other_step(tmp_path: Path, workload: str, wait: str)
     assert max(waited[0], waited[2]) < 40
 
 
-def test_experts_wait_for_a_delayed_rank(tmp_path: Path) -> None:
-    run = record(tmp_path / "run", "ep", steps=4, faults=("delay:0:60",))
-    assert statistics.median(run.longest_ms(1, "gloo:all_to_all")) > 45
-    assert statistics.median(run.longest_ms(0, "gloo:all_to_all")) < 30
+def longest_ms(trace: RankTrace, phase: Phase) -> list[float]:
+    """The longest span of a phase in each step, 0 where there is none."""
+    steps = range(len(trace.steps))
+    return [max(durations_ms(trace, [phase], step), default=0.0) for step in steps]
+
+
+def test_a_collection_shows_as_one(tmp_path: Path) -> None:
+    record(tmp_path / "run", "tp", steps=4, faults=("gc:1:50:every=2",))
+    run = load(tmp_path / "run")
+    assert run.truth == ({"kind": "gc", "rank": 1, "ms": 50.0, "every": 2},)
+    collected = longest_ms(run.traces[1], Phase.GC)  # of steps 1 to 4
+    assert [round(ms) // 10 for ms in collected[1::2]] == [5, 5]
+    assert max(collected[::2]) < 40
+    assert max(longest_ms(run.traces[0], Phase.GC)) < 40
+
+
+def test_a_collection_takes_what_was_asked() -> None:
+    before = time.perf_counter()
+    faults.collect_slowly(0.05)
+    assert 0.05 <= time.perf_counter() - before < 0.15
+
+
+def test_a_slow_data_loader_shows_as_one(tmp_path: Path) -> None:
+    record(tmp_path / "run", "dp", faults=("dataloader:1:40",))
+    run = load(tmp_path / "run")
+    assert run.truth == ({"kind": "dataloader", "rank": 1, "ms": 40.0},)
+    assert min(longest_ms(run.traces[1], Phase.DATA)) >= 40
+    assert statistics.median(longest_ms(run.traces[0], Phase.DATA)) < 20
+
+
+@pytest.mark.parametrize("kind", ["slow-stage", "slow-rank"])
+def test_a_slow_stage_of_sleeping_layers(tmp_path: Path, kind: str) -> None:
+    record(tmp_path / "run", "pp", faults=(f"{kind}:1:2",), **SLEEPING)
+    run = load(tmp_path / "run")
+    (truth,) = run.truth
+    assert truth["kind"] == kind
+    assert truth["factor"] == 2.0
+    for phase, expected in ((Phase.FORWARD, 10.0), (Phase.BACKWARD, 20.0)):
+        normal, slow = (np.median(durations_ms(trace, [phase])) for trace in run.traces)
+        assert normal == pytest.approx(expected, rel=0.3)
+        assert slow == pytest.approx(2 * expected, rel=0.3)
+
+
+@pytest.mark.slow
+def test_truth_of_a_slow_stage_names_its_ranks(tmp_path: Path) -> None:
+    run = record(tmp_path / "run", "pp", degrees={"dp": 2}, faults=("slow-stage:1:2",), **SLEEPING)
+    assert run.manifest.truth[0]["ranks"] == [2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["tp", "dp", "pp"])
+def test_a_slow_rank_that_really_computes(tmp_path: Path, workload: str) -> None:
+    big = {"hidden": 256, "seq": 128, "steps": 4}
+
+    def median_ms(name: str, planted: tuple[str, ...]) -> float:
+        run = record(tmp_path / name, workload, faults=planted, **big)
+        steps = [span.ms for span in run.spans(1, "ProfilerStep#")]
+        return statistics.median(steps)
+
+    assert median_ms("slow", ("slow-rank:1:4",)) > 1.6 * median_ms("clean", ())
+
+
+def test_a_slow_link_delays_what_arrives_over_it(tmp_path: Path) -> None:
+    record(tmp_path / "run", "pp", faults=("slow-link:0-1:30",), **SLEEPING)
+    run = load(tmp_path / "run")
+    assert run.truth == ({"kind": "slow-link", "ranks": [0, 1], "ms": 30.0},)
+    # The first activation of a step: one forward of 10 ms, then the link.
+    raw = [durations_ms(run.traces[1], [Phase.RECV], step)[0] for step in (1, 2)]
+    assert min(raw) > 35
+    # The sender is not held up: it is not the one that is slow.
+    assert np.median(durations_ms(run.traces[0], [Phase.FORWARD])) == pytest.approx(10, rel=0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from tracekit.profile.plan import Options, make
-from tracekit.workloads import Routing, RoutingKind, ep, model
+from tracekit.workloads import Routing, RoutingKind, data, ep, model, serve, sleep
 
 SPEC = make(Options(workload="ep", hidden=32, heads=4, seq=8, vocab=64, experts=8, top_k=2)).spec
 
@@ -81,9 +82,50 @@ def test_stages_hold_the_weights_of_the_whole_model() -> None:
 
 
 def test_batches_differ_by_step_and_replica_only() -> None:
-    cpu = torch.device("cpu")
-    tokens, targets = model.batch(SPEC, 3, 0, cpu)
+    tokens, targets = data.read(SPEC, 3, 0, 4)
+    assert tokens.shape == (4, 8)
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
-    assert torch.equal(tokens, model.batch(SPEC, 3, 0, cpu)[0])
-    assert not torch.equal(tokens, model.batch(SPEC, 4, 0, cpu)[0])
-    assert not torch.equal(tokens, model.batch(SPEC, 3, 1, cpu)[0])
+    assert torch.equal(tokens, data.read(SPEC, 3, 0, 4)[0])
+    assert not torch.equal(tokens, data.read(SPEC, 4, 0, 4)[0])
+    assert not torch.equal(tokens, data.read(SPEC, 3, 1, 4)[0])
+
+
+def test_the_loader_gives_the_batches_in_order_of_steps() -> None:
+    batches = data.Batches(SPEC, 1, torch.device("cpu"), 4)
+    for step in range(3):
+        assert torch.equal(next(batches)[0], data.read(SPEC, step, 1, 4)[0])
+    batches.delay_s = 0.05
+    before = time.perf_counter()
+    next(batches)
+    assert time.perf_counter() - before >= 0.05
+
+
+def test_cached_decoding_gives_what_the_whole_sequence_gives() -> None:
+    dense = replace(SPEC, experts=0)
+    whole = model.Transformer(dense, model.dense(dense)).eval()
+    cached = model.Transformer(dense, model.dense(dense))
+    cache = model.KvCache(rows=6, capacity=8)
+    serve.attach([cached], cache)
+    tokens, _ = data.read(dense, 0, 0, 4)
+    rows = torch.arange(2, 6)
+    with torch.no_grad():
+        expected = whole(tokens)
+        torch.testing.assert_close(cached(tokens[:, :5], rows), expected[:, :5])
+        for place in (5, 6, 7):
+            cache.length = place
+            token = tokens[:, place : place + 1]
+            torch.testing.assert_close(cached(token, rows)[:, 0], expected[:, place])
+    assert cache.bytes() == 2 * 2 * 6 * 4 * 8 * 8 * 4
+
+
+def test_a_sleeping_layer_pauses_forward_and_backward() -> None:
+    layer = sleep.SleepLayer(0.05)
+    x = torch.ones(2, 3)  # needs no gradient, as the tokens of a first stage
+    before = time.perf_counter()
+    output = layer(x)
+    middle = time.perf_counter()
+    torch.autograd.backward(output.sum())
+    assert 0.05 <= middle - before < 0.2
+    assert 0.05 <= time.perf_counter() - middle < 0.2
+    assert layer.scale.grad is not None
+    assert layer.scale.grad.item() == 6

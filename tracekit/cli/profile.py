@@ -1,73 +1,139 @@
-"""``tracekit profile``: run a built-in workload under the profiler and write a run folder."""
+"""``tracekit profile``: record a built-in workload, a user's script or a serving engine."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tracekit.profile import launch, place
+from tracekit.core.errors import UsageError
+from tracekit.profile import checks, launch, place
 from tracekit.profile.plan import Options
+from tracekit.profile.presets import PRESETS
 
 DEFAULTS = Options(workload="tp")
+TINY = PRESETS[DEFAULTS.preset]
+FORMS = (
+    "slow-rank:RANK:FACTOR, delay:RANK:MS[:every=N], gc:RANK:MS:every=N, slow-stage:STAGE:FACTOR, "
+    "slow-link:RANK-RANK:MS, hot-expert:E:SHARE, dataloader:RANK:MS"
+)
+MODEL, JOB, SCRIPT, SERVER = "Model", "Parallelism", "A script of yours", "A serving engine"
 
 
 def profile(
-    workload: Annotated[str, typer.Argument(metavar="tp|pp|ep|dp", help="What to run.")],
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORKLOAD | -- SCRIPT ARGS...",
+            help=f"What to run: {', '.join(checks.WORKLOADS)}, or after -- a script of yours.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="The run folder.", show_default="./tracekit-DEGREES"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the run folder.")] = False,
+    mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = DEFAULTS.mode,
     tp: Annotated[int | None, typer.Option(help="Degree of tensor parallelism.")] = None,
     pp: Annotated[int | None, typer.Option(help="Degree of pipeline parallelism.")] = None,
     ep: Annotated[int | None, typer.Option(help="Degree of expert parallelism.")] = None,
-    dp: Annotated[int | None, typer.Option(help="Degree of data parallelism.")] = None,
+    dp: Annotated[
+        int | None, typer.Option(help="Replicas; with --fsdp replicas of shards (HSDP).")
+    ] = None,
+    fsdp: Annotated[int | None, typer.Option(help="Ranks that shard all state (FSDP2).")] = None,
     ranks: Annotated[
         int | None, typer.Option(help="Ranks in all; stands for the workload's own degree.")
     ] = None,
-    layers: Annotated[
-        int | None,
-        typer.Option(help="Layers.", show_default="2, or one for each stage"),
-    ] = DEFAULTS.layers,
-    hidden: Annotated[int, typer.Option(help="Width of the model.")] = DEFAULTS.hidden,
-    heads: Annotated[int, typer.Option(help="Attention heads.")] = DEFAULTS.heads,
-    seq: Annotated[int, typer.Option(help="Tokens per sequence.")] = DEFAULTS.seq,
-    batch: Annotated[int, typer.Option(help="Sequences per step of one replica.")] = DEFAULTS.batch,
-    vocab: Annotated[int, typer.Option(help="Size of the vocabulary.")] = DEFAULTS.vocab,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = DEFAULTS.dtype,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Split activations by sequence over tp.")
+    ] = False,
+    loss_parallel: Annotated[
+        bool, typer.Option("--loss-parallel", help="Split the loss by vocabulary over tp.")
+    ] = False,
     schedule: Annotated[
-        str, typer.Option(help="Pipeline schedule: gpipe or 1f1b.")
+        str, typer.Option(help=f"Pipeline schedule: {', '.join(checks.SCHEDULES)}.")
     ] = DEFAULTS.schedule,
     microbatches: Annotated[
         int | None,
         typer.Option(help="Parts of a pipeline's batch.", show_default="two for each stage"),
     ] = DEFAULTS.microbatches,
-    experts: Annotated[int, typer.Option(help="Experts per layer.")] = DEFAULTS.experts,
-    top_k: Annotated[int, typer.Option(help="Experts per token.")] = DEFAULTS.top_k,
+    chunks: Annotated[
+        int | None, typer.Option(help="Stages per pipeline rank.", show_default="by schedule")
+    ] = DEFAULTS.chunks,
+    preset: Annotated[
+        str, typer.Option(help=f"Size of the model: {', '.join(PRESETS)}.")
+    ] = DEFAULTS.preset,
+    layers: Annotated[
+        int | None, typer.Option(help="Layers.", show_default="2, or one for each stage")
+    ] = None,
+    hidden: Annotated[
+        int | None, typer.Option(help="Width of the model.", show_default=str(TINY.hidden))
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Attention heads.", show_default=str(TINY.heads))
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option(help="Tokens per sequence.", show_default=str(TINY.seq))
+    ] = None,
+    vocab: Annotated[
+        int | None, typer.Option(help="Size of the vocabulary.", show_default=str(TINY.vocab))
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(help="Sequences per step of one replica; in inference, per forward pass.")
+    ] = DEFAULTS.batch,
+    context: Annotated[
+        int | None,
+        typer.Option(help="Tokens in the KV cache when decoding.", show_default="--seq"),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="Sequences in flight in inference.", show_default="--batch"),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = DEFAULTS.dtype,
+    experts: Annotated[
+        int | None, typer.Option(help="Experts per layer.", show_default=str(TINY.experts))
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Experts per token.", show_default=str(TINY.top_k))
+    ] = None,
     routing: Annotated[
         str,
         typer.Option(help="Tokens over experts: balanced, zipf:A (weights 1/e^A) or hot:E."),
     ] = DEFAULTS.routing,
-    steps: Annotated[int, typer.Option(help="Steps to record.")] = DEFAULTS.steps,
+    compute: Annotated[
+        str, typer.Option(help="real, or sleep: layers pause, so that ranks need no cores.")
+    ] = DEFAULTS.compute,
+    layer_ms: Annotated[
+        float,
+        typer.Option(help="With sleep: a layer's forward, as its input and weight gradients."),
+    ] = DEFAULTS.layer_ms,
+    steps: Annotated[
+        int, typer.Option("--steps", "--active", help="Steps to record.")
+    ] = DEFAULTS.steps,
     warmup: Annotated[int, typer.Option(help="Steps to run before.")] = DEFAULTS.warmup,
     fault: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Plant a fault, to be found again: delay:RANK:MS[:every=N] or "
-            "hot-expert:E:SHARE; may be repeated."
-        ),
+        typer.Option(help=f"Plant a fault, to be found again; may be repeated: {FORMS}."),
     ] = None,
+    measure_overhead: Annotated[
+        bool,
+        typer.Option("--measure-overhead", help="Afterwards, compare steps with and without."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = DEFAULTS.seed,
     device: Annotated[
         str, typer.Option(help="auto (GPUs if there is one for each rank), cpu or cuda.")
     ] = DEFAULTS.device,
+    backend: Annotated[
+        str, typer.Option(help="auto, gloo or nccl.", show_default="nccl on GPUs, else gloo")
+    ] = DEFAULTS.backend,
     timeout: Annotated[
         float, typer.Option(help="Seconds that a rank waits for another before the job fails.")
     ] = DEFAULTS.timeout_s,
@@ -75,37 +141,62 @@ def profile(
     """Run a small model on several ranks under torch.profiler and write a run folder.
 
     The workload names the first axis, 2 ranks by default; further degrees combine with it:
-    dp with tp or ep, pp with dp, tp or ep. Without a launcher the ranks are started here.
+    dp with tp, ep or fsdp, fsdp with tp, and pp with each of these.
+    Without a launcher the ranks are started here.
     Under torchrun, srun or mpirun each process becomes one of them.
 
     Example: tracekit profile dp --dp 2 --tp 2 --fault delay:2:40 -o my-run
 
     On a cluster: torchrun --nproc-per-node 4 --no-python tracekit profile pp -o my-run
     """
-    degrees = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+    given = target or []
+    degrees = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "fsdp": fsdp}
     options = Options(
-        workload=workload,
+        workload=_workload(given),
         degrees={axis: degree for axis, degree in degrees.items() if degree is not None},
         ranks=ranks,
+        mode=mode,
+        preset=preset,
         layers=layers,
         hidden=hidden,
         heads=heads,
         seq=seq,
         batch=batch,
         vocab=vocab,
+        context=context,
+        concurrency=concurrency,
         dtype=dtype,
         experts=experts,
         top_k=top_k,
         routing=routing,
         schedule=schedule,
         microbatches=microbatches,
+        chunks=chunks,
+        sequence_parallel=sequence_parallel,
+        loss_parallel=loss_parallel,
+        compute=compute,
+        layer_ms=layer_ms,
         steps=steps,
         warmup=warmup,
         faults=tuple(fault or ()),
         seed=seed,
         device=device,
+        backend=backend,
         timeout_s=timeout,
+        measure_overhead=measure_overhead,
     )
+    _built_in(options, out, force)
+
+
+def _workload(target: Sequence[str]) -> str:
+    if len(target) != 1:
+        raise UsageError(
+            f"{len(target)} workloads given; name one of {', '.join(checks.WORKLOADS)}"
+        )
+    return target[0]
+
+
+def _built_in(options: Options, out: Path | None, force: bool) -> None:
     here = place.from_environment(os.environ)
     if here is not None and here.rank > 0:  # one voice per job
         launch.run(options, out, force=force, on_progress=lambda line: None)
@@ -114,8 +205,26 @@ def profile(
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
 
         def show(line: str) -> None:
-            live.update(Text(f"profiling {workload}: {line}"), refresh=True)
+            live.update(Text(f"profiling {options.workload}: {line}"), refresh=True)
 
         folder = launch.run(options, out, force=force, on_progress=show)
+    _conclude(folder)
+
+
+def _conclude(folder: Path) -> None:
+    from tracekit.io import manifest
+
     typer.echo(f"wrote {folder}")
+    found = manifest.read(folder)
+    if found is not None and found.overhead is not None:
+        typer.echo(_overhead(found.overhead))
     typer.echo(f"next: tracekit analyze {shlex.quote(str(folder))}")
+
+
+def _overhead(found: dict[str, Any]) -> str:
+    bare = found["step_p50_ns"]["bare"] / 1e6
+    return (
+        f"overhead: a step takes {bare:.2f} ms; {found['torch_profiler_ratio']:+.1%} under "
+        f"torch.profiler, {found['tracekit_ratio']:+.1%} more with tracekit's marks "
+        f"(medians of {found['n']})"
+    )

@@ -59,6 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: list[FileEntry] = []
     truth: list[dict[str, Any]] = []  # the planted faults, one object each
     losses: list[float] = []  # of each recorded step, where the workload is tracekit's own
+    overhead: dict[str, Any] | None = None  # of recording, where it was measured
 
 
 def write(folder: Path, manifest: Manifest) -> None:

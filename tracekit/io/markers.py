@@ -44,7 +44,8 @@ def name(phase: Phase, stage: int = MISSING, microbatch: int = MISSING) -> str:
 def spans_of(events: Events) -> tuple[Spans, tuple[Diagnostic, ...]]:
     """The spans of one file, sorted by start, and what is to be said of them."""
     meanings = [_meaning(text) for text in events.strings]
-    pipeline, note = [_ours(text) for text in events.strings], ()
+    pipeline = [_ours(text) for text in events.strings]
+    note: tuple[Diagnostic, ...] = ()
     if not any(pipeline):
         pipeline = [_torchs(text) for text in events.strings]
         note = _note(sum(meant is not None for meant in pipeline))

@@ -2,7 +2,8 @@
 
 CPU backends leave no group and no sequence number in a Kineto trace. The
 runner therefore keeps, per rank, what PyTorch's Flight Recorder knows of each
-collective and its own marks of each point-to-point transfer.
+collective, its own marks of each point-to-point transfer, the tokens of each
+expert, and how far clocks of several hosts are apart.
 """
 
 from __future__ import annotations
@@ -39,6 +40,24 @@ class P2pRecord(msgspec.Struct, frozen=True):
     wait_end_ns: int
 
 
+class ExpertRecord(msgspec.Struct, frozen=True):
+    """Tokens that the experts of one layer on this rank got, in one call of that layer."""
+
+    layer: int
+    first: int  # number of the first expert held here
+    at_ns: int  # when the call ended
+    tokens: list[int]  # of each held expert, in order
+
+
+class ClockRecord(msgspec.Struct, frozen=True):
+    """This rank's clock against another's: ``peer's clock = own clock + offset``."""
+
+    peer: int
+    at_ns: int
+    offset_ns: int
+    round_trip_ns: int  # of the fastest exchange: the offset is known to half of it
+
+
 class Records(msgspec.Struct, frozen=True, kw_only=True):
     """All records of one rank, within the profiled window."""
 
@@ -46,6 +65,8 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     collectives: list[CollectiveRecord] = []
     p2p: list[P2pRecord] = []
+    experts: list[ExpertRecord] = []
+    clock: list[ClockRecord] = []
 
 
 def write(path: Path, records: Records) -> None:

@@ -20,8 +20,11 @@ from typing import Any
 
 import torch
 
+from tracekit.profile import hardware, network
+from tracekit.profile import place as places
 from tracekit.profile.plan import Plan
-from tracekit.workloads import model
+from tracekit.workloads import Compute, Mode, model
+from tracekit.workloads.parts import BATCH_AXES
 
 ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_")
 SECRET_WORDS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
@@ -30,116 +33,116 @@ SECRET_WORDS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
 PROBE_ERRORS = (OSError, ImportError, ValueError, RuntimeError, subprocess.SubprocessError)
 
 
-def collect(plan: Plan) -> dict[str, Any]:
-    """The ``conditions`` of ``run.json``, seen from this process."""
-    probes: dict[str, Callable[[], Any]] = {
-        "hardware": lambda: _hardware(plan),
-        "software": _software,
-        "load": _load,
-        "command": lambda: command_line(sys.argv),
-        "git": _git,
-    }
-    errors: dict[str, str] = {}
-    found: dict[str, Any] = {}
-    for name, probe in probes.items():
-        try:
-            found[name] = probe()
-        except PROBE_ERRORS as error:
-            found[name] = None
-            errors[name] = f"{type(error).__name__}: {error}"
+def collect(
+    plan: Plan, load_before: Mapping[str, Any] | None = None, nodes: int | None = 1
+) -> dict[str, Any]:
+    """The ``conditions`` of a built-in workload, seen from this process.
+
+    Args:
+        plan: the job.
+        load_before: what :func:`load` said before the first step.
+        nodes: hosts of the job, None where that is not known.
+    """
+    place = places.from_environment(os.environ)
+    found = machine(plan.device, place.init_method if place else None, load_before)
     return {
-        **_job(plan),
+        **_job(plan, nodes),
         **found,
-        "environment": allowed(os.environ),
         "profiler": {
-            "options": {"activities": _activities(plan), "record_shapes": True},
+            "options": {"activities": activities(plan.device), "record_shapes": True},
             "warmup": plan.warmup,
             "active": plan.steps,
         },
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": plan.spec.seed,
-        "probe_errors": errors,
     }
 
 
-def _job(plan: Plan) -> dict[str, Any]:
+def machine(
+    device: str, init_method: str | None, load_before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What does not depend on the program that runs: each probe null where it fails."""
+    errors: dict[str, str] = {}
+
+    def guarded(name: str, probe: Callable[[], Any]) -> Any:
+        try:
+            return probe()
+        except PROBE_ERRORS as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+            return None
+
+    net = guarded("network", lambda: network.describe(init_method))
+    now = guarded("load", load)
+    found = {
+        "hardware": guarded("hardware", lambda: hardware.describe(device, net)),
+        "software": guarded("software", _software),
+        "load": None if now is None else {**now, "before": load_before},
+        "command": guarded("command", lambda: command_line(sys.argv)),
+        "git": guarded("git", _git),
+        "environment": allowed(os.environ),
+        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    return {**found, "probe_errors": errors}
+
+
+def _job(plan: Plan, nodes: int | None) -> dict[str, Any]:
     spec, degrees = plan.spec, plan.degrees
-    pipelined = "pp" in degrees
-    replicas = degrees.get("dp", 1) * degrees.get("ep", 1)  # each has its own batch
-    parallel: dict[str, Any] = {"world_size": plan.world_size, "nodes": _nodes()}
-    parallel |= {axis: degrees.get(axis, 1) for axis in ("dp", "fsdp", "tp", "pp", "ep", "cp")}
-    parallel |= {
-        "schedule": spec.schedule if pipelined else None,
-        "chunks": 1 if pipelined else None,
-    }
+    training = spec.mode is Mode.TRAIN
+    replicas = 1
+    for axis in BATCH_AXES:
+        replicas *= degrees.get(axis, 1)  # each has its own batch
     return {
-        "workload": {
-            "name": plan.workload,
-            "mode": "train",
-            "model": "moe-transformer" if spec.experts else "transformer",
-            "layers": spec.layers,
-            "hidden": spec.hidden,
-            "heads": spec.heads,
-            "seq": spec.seq,
-            "context": None,
-            "vocab": spec.vocab,
-            "params": model.parameters(spec),
-            "experts": spec.experts or None,
-            "top_k": spec.top_k or None,
-            "routing": str(spec.routing) if spec.experts else None,
-        },
+        "workload": _workload(plan),
         "batch": {
-            "global": spec.batch * replicas,
-            "micro": spec.batch // spec.microbatches,
+            "global": (spec.batch if training else spec.concurrency) * replicas,
+            "micro": spec.batch // spec.microbatches if training else spec.batch,
             "microbatches": spec.microbatches,
-            "concurrency": None,
+            "concurrency": None if training else spec.concurrency,
         },
         "precision": spec.dtype,
-        "cache": {"kv": None, "compile": False, "warm": True},
-        "parallel": parallel,
+        "cache": {"kv": not training, "compile": False, "warm": True},
+        "parallel": {
+            "world_size": plan.world_size,
+            "nodes": nodes,
+            **{axis: degrees.get(axis, 1) for axis in ("dp", "fsdp", "tp", "pp", "ep", "cp")},
+            "schedule": spec.schedule if "pp" in degrees else None,
+            "chunks": spec.chunks if "pp" in degrees else None,
+            "sequence_parallel": spec.sequence_parallel,
+            "loss_parallel": spec.loss_parallel,
+            "backend": plan.backend,
+        },
     }
 
 
-def _nodes() -> int | None:
-    """Hosts of the job: known only where the launcher tells, or without a launcher."""
-    local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
-    if local and world:
-        return -(-int(world) // int(local))
-    slurm = os.environ.get("SLURM_NNODES")
-    return int(slurm) if slurm else None if world else 1
-
-
-def _activities(plan: Plan) -> list[str]:
-    return ["cpu", "cuda"] if plan.device == "cuda" else ["cpu"]
-
-
-def _hardware(plan: Plan) -> dict[str, Any]:
-    on_gpu = plan.device == "cuda"
-    gpu = torch.cuda.get_device_properties(0) if on_gpu else None
+def _workload(plan: Plan) -> dict[str, Any]:
+    spec = plan.spec
+    sleeps = spec.compute is Compute.SLEEP
     return {
-        "device": gpu.name if gpu else "cpu",
-        "count": torch.cuda.device_count() if on_gpu else os.cpu_count(),
-        "memory_bytes": gpu.total_memory if gpu else _memory_bytes(),
-        "clocks_mhz": None,
-        "power_w": None,
-        "cpu": _cpu_model(),
-        "links": None,
-        "network": None,
+        "name": plan.workload,
+        "mode": spec.mode.value,
+        "model": "sleep" if sleeps else "moe-transformer" if spec.experts else "transformer",
+        "layers": spec.layers,
+        "hidden": spec.hidden,
+        "heads": spec.heads,
+        "seq": 1 if spec.mode is Mode.DECODE else spec.seq,
+        "context": spec.context or None,
+        "vocab": spec.vocab,
+        "params": None if sleeps else model.parameters(spec),
+        "experts": spec.experts or None,
+        "top_k": spec.top_k or None,
+        "routing": str(spec.routing) if spec.experts else None,
+        "compute": spec.compute.value,
+        "layer_ms": spec.layer_ms or None,
     }
 
 
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def activities(device: str) -> list[str]:
+    """What the profiler records on such a device."""
+    return ["cpu", "cuda"] if device == "cuda" else ["cpu"]
 
 
-def _cpu_model() -> str | None:
-    """The model string of the first core, as Linux gives it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or None
-    match = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-    return match.group(1).strip() if match else platform.processor() or None
+def load() -> dict[str, Any] | None:
+    """How busy the machine is with other things; null where that cannot be known."""
+    return hardware.load()
 
 
 def _software() -> dict[str, Any]:
@@ -149,27 +152,9 @@ def _software() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, nccl)) if nccl else None,
-        "driver": None,
+        "driver": hardware.driver(),
         "python": platform.python_version(),
         "os": f"{platform.system()} {platform.release()}",
-    }
-
-
-def _load() -> dict[str, Any]:
-    """How busy the machine is with other things."""
-    import psutil
-
-    here = psutil.Process()
-    starter = here.parent() or here  # forked ranks are its children
-    family = {starter.pid, *(process.pid for process in starter.children(recursive=True))}
-    running = [
-        process
-        for process in psutil.process_iter(["status"])
-        if process.info["status"] == psutil.STATUS_RUNNING and process.pid not in family
-    ]
-    return {
-        "other_processes": len(running),
-        "load_average": [round(value, 2) for value in os.getloadavg()],
     }
 
 

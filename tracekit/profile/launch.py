@@ -143,10 +143,12 @@ def _device(plan: Plan) -> str:
 
     gpus = torch.cuda.device_count()
     needed = int(os.environ.get("LOCAL_WORLD_SIZE", plan.world_size))
-    if gpus >= needed:
+    if gpus >= needed or (gpus and plan.device == "cuda" and plan.backend == "gloo"):
         return "cuda"
-    if plan.device == "cuda":
-        raise UsageError(f"--device cuda: {needed} ranks, but {gpus} GPUs here; use --device cpu")
+    if plan.device == "cuda" or plan.backend == "nccl":
+        asked = "--device cuda" if plan.device == "cuda" else "--backend nccl"
+        shared = "; ranks can share a GPU with --backend gloo" if gpus else ""
+        raise UsageError(f"{asked}: {needed} ranks, but {gpus} GPUs here; use --device cpu{shared}")
     return "cpu"
 
 

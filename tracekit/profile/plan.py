@@ -1,4 +1,4 @@
-"""From what was asked to what will run: a pure check that ends in a plan or one clear line."""
+"""From what was asked to what will run: a pure step that ends in a plan or one clear line."""
 
 from __future__ import annotations
 
@@ -7,57 +7,70 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tracekit.core import fault as faults
 from tracekit.core.errors import UsageError
+from tracekit.core.fault import Fault
 from tracekit.core.topology import AXES
-from tracekit.profile import faults
-from tracekit.workloads.spec import Routing, RoutingKind, Spec
+from tracekit.profile import checks
+from tracekit.profile.presets import PRESETS
+from tracekit.workloads.spec import Compute, Mode, Routing, RoutingKind, Spec
 
-WORKLOADS = ("tp", "pp", "ep", "dp")
-SCHEDULES = ("gpipe", "1f1b")
-DTYPES = ("float32", "bfloat16")
-DEVICES = ("auto", "cpu", "cuda")
 DEFAULT_DEGREE = 2
+DEFAULT_CHUNKS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a caller may ask for; None leaves the choice to the plan."""
+    """What a caller may ask for; None leaves the choice to the preset or the plan."""
 
     workload: str
     degrees: Mapping[str, int] = field(default_factory=dict)  # axis -> degree
     ranks: int | None = None
+    mode: str = "train"
+    preset: str = "tiny"
     layers: int | None = None
-    hidden: int = 256
-    heads: int = 8
-    seq: int = 64
+    hidden: int | None = None
+    heads: int | None = None
+    seq: int | None = None
+    vocab: int | None = None
     batch: int = 8
-    vocab: int = 512
+    context: int | None = None
+    concurrency: int | None = None
     dtype: str = "float32"
-    experts: int = 8
-    top_k: int = 2
+    experts: int | None = None
+    top_k: int | None = None
     routing: str = "balanced"
     schedule: str = "1f1b"
     microbatches: int | None = None
+    chunks: int | None = None
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
+    compute: str = "real"
+    layer_ms: float = 10.0  # with sleeping compute
     steps: int = 6
     warmup: int = 3
     faults: tuple[str, ...] = ()
     seed: int = 0
     device: str = "auto"
+    backend: str = "auto"
     timeout_s: float = 60.0  # longest wait of one rank for another
+    measure_overhead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A checked job: every rank can derive its part from it."""
 
     workload: str
     spec: Spec
-    degrees: dict[str, int]  # axes with more than one rank, outermost first
+    degrees: dict[str, int]  # axes with more than one rank and the workload's own, outermost first
     steps: int
     warmup: int
-    faults: tuple[faults.Fault, ...]
+    faults: tuple[Fault, ...]
     device: str
+    backend: str  # "auto" until the device is decided
     timeout_s: float
+    measure_overhead: bool = False
 
     @property
     def world_size(self) -> int:
@@ -68,6 +81,19 @@ class Plan:
     def name(self) -> str:
         """The degrees in short, as in "pp2-tp2"; it names the default run folder."""
         return "-".join(f"{axis}{degree}" for axis, degree in self.degrees.items())
+
+    def coordinate(self, rank: int, axis: str) -> int:
+        """A rank's place on an axis, 0 where there is no such axis."""
+        inner = 1
+        for name, degree in reversed(self.degrees.items()):
+            if name == axis:
+                return rank // inner % degree
+            inner *= degree
+        return 0
+
+    def ranks_at(self, axis: str, place: int) -> list[int]:
+        """All ranks at one place of an axis."""
+        return [rank for rank in range(self.world_size) if self.coordinate(rank, axis) == place]
 
 
 def make(options: Options, world_size: int | None = None) -> Plan:
@@ -83,75 +109,77 @@ def make(options: Options, world_size: int | None = None) -> Plan:
     _check_choices(options)
     degrees = _degrees(options, world_size)
     planted = tuple(faults.parse(text) for text in options.faults)
-    spec = _spec(options, degrees, planted)
     plan = Plan(
-        options.workload,
-        spec,
-        degrees,
-        options.steps,
-        options.warmup,
-        planted,
-        options.device,
-        options.timeout_s,
+        workload=options.workload,
+        spec=_spec(options, degrees, planted),
+        degrees=degrees,
+        steps=options.steps,
+        warmup=options.warmup,
+        faults=planted,
+        device=options.device,
+        backend=options.backend,
+        timeout_s=options.timeout_s,
+        measure_overhead=options.measure_overhead,
     )
-    _check_model(spec, degrees)
-    _check_delays(plan)
+    checks.model(plan.spec, degrees)
+    for fault in planted:
+        checks.fault(fault, plan.spec, degrees, plan.timeout_s)
     return plan
 
 
 def truth(plan: Plan) -> list[dict[str, Any]]:
-    """The planted faults for the manifest; a hot expert with the ranks that hold it."""
+    """The planted faults for the manifest; an expert or stage with the ranks that hold it."""
     entries = []
     for fault in plan.faults:
         entry = fault.truth()
         if isinstance(fault, faults.HotExpert):
-            degree = plan.degrees["ep"]
-            holder = fault.expert // (plan.spec.experts // degree)
-            inner = plan.degrees.get("tp", 1)
-            entry["ranks"] = [
-                rank for rank in range(plan.world_size) if rank // inner % degree == holder
-            ]
+            holder = fault.expert // (plan.spec.experts // plan.degrees["ep"])
+            entry["ranks"] = plan.ranks_at("ep", holder)
+        elif isinstance(fault, faults.SlowStage):
+            entry["ranks"] = plan.ranks_at("pp", fault.stage)
         entries.append(entry)
     return entries
 
 
+def with_device(plan: Plan, device: str) -> Plan:
+    """The same plan on a decided device, with the backend that fits it."""
+    backend = plan.backend
+    if backend == "auto":
+        backend = "nccl" if device == "cuda" else "gloo"
+    return replace(plan, device=device, backend=backend)
+
+
 def _check_choices(options: Options) -> None:
-    for name, value, known in (
-        ("workload", options.workload, WORKLOADS),
-        ("--schedule", options.schedule, SCHEDULES),
-        ("--dtype", options.dtype, DTYPES),
-        ("--device", options.device, DEVICES),
-    ):
-        if value not in known:
-            raise UsageError(f"{name} {value!r} is not known; choose from {', '.join(known)}")
-    for name, count in (
-        ("--layers", options.layers),
-        ("--hidden", options.hidden),
-        ("--heads", options.heads),
-        ("--seq", options.seq),
-        ("--batch", options.batch),
-        ("--vocab", options.vocab),
-        ("--experts", options.experts),
-        ("--top-k", options.top_k),
-        ("--microbatches", options.microbatches),
-        ("--steps", options.steps),
-    ):
+    checks.choice("workload", options.workload, checks.WORKLOADS)
+    checks.choice("--mode", options.mode, [mode.value for mode in Mode])
+    checks.choice("--preset", options.preset, PRESETS)
+    checks.choice("--schedule", options.schedule, checks.SCHEDULES)
+    checks.choice("--compute", options.compute, [kind.value for kind in Compute])
+    checks.choice("--dtype", options.dtype, checks.DTYPES)
+    checks.choice("--device", options.device, checks.DEVICES)
+    checks.choice("--backend", options.backend, checks.BACKENDS)
+    for name in (
+        "layers", "hidden", "heads", "seq", "batch", "vocab", "experts", "top_k",
+        "microbatches", "chunks", "context", "concurrency", "steps",
+    ):  # fmt: skip
+        count = getattr(options, name)
         if count is not None and count < 1:
-            raise UsageError(f"{name} {count}: must be at least 1")
+            raise UsageError(f"--{name.replace('_', '-')} {count}: must be at least 1")
     if options.warmup < 1:
         raise UsageError(
             f"--warmup {options.warmup}: must be at least 1; "
             "the first step sets up what later ones reuse"
         )
-    if not 0 < options.timeout_s < math.inf:
-        raise UsageError(f"--timeout {options.timeout_s:g}: must be a number of seconds above 0")
+    for name, value in (("--timeout", options.timeout_s), ("--layer-ms", options.layer_ms)):
+        if not 0 < value < math.inf:
+            raise UsageError(f"{name} {value:g}: must be a number above 0")
     if options.seed < 0:
         raise UsageError(f"--seed {options.seed}: must not be negative")
 
 
 def _degrees(options: Options, world_size: int | None) -> dict[str, int]:
-    """Degree of each axis with more than one rank, outermost first."""
-    asked = {axis: degree for axis, degree in options.degrees.items() if axis in WORKLOADS}
+    """Degree of each axis with more than one rank and of the workload's own, outermost first."""
+    asked = {axis: degree for axis, degree in options.degrees.items() if axis in checks.WORKLOADS}
     for axis, degree in asked.items():
         if degree < 1:
             raise UsageError(f"--{axis} {degree}: a degree is at least 1")
@@ -160,49 +188,95 @@ def _degrees(options: Options, world_size: int | None) -> dict[str, int]:
         raise UsageError(f"--ranks {ranks}, but the launcher started {world_size}; leave it out")
     if options.workload not in asked:
         others = math.prod(asked.values())
-        fill = DEFAULT_DEGREE if ranks is None else max(ranks // others, 1)
-        asked[options.workload] = fill
+        asked[options.workload] = DEFAULT_DEGREE if ranks is None else max(ranks // others, 1)
     product = math.prod(asked.values())
     text = " x ".join(f"{axis} {asked[axis]}" for axis in AXES if axis in asked)
     if ranks is not None and ranks != product:
         more = "more" if ranks > product else "fewer"
         raise UsageError(f"{ranks} ranks are {more} than the degrees allow ({text} = {product})")
-    if asked[options.workload] < 2:
-        raise UsageError(
-            f"--{options.workload} {asked[options.workload]}: "
-            f"workload {options.workload!r} needs at least 2 ranks on its axis"
-        )
-    if asked.get("tp", 1) > 1 and asked.get("ep", 1) > 1:
-        raise UsageError("--tp with --ep is not supported; pp and dp combine with each of them")
-    return {axis: asked[axis] for axis in AXES if asked.get(axis, 1) > 1}
+    found = {
+        axis: asked[axis] for axis in AXES if axis == options.workload or asked.get(axis, 1) > 1
+    }
+    checks.axes(found)
+    return found
 
 
-def _spec(options: Options, degrees: Mapping[str, int], planted: tuple[faults.Fault, ...]) -> Spec:
-    routing = _routing(options.routing, options.top_k)
-    for fault in planted:
-        if isinstance(fault, faults.HotExpert):
-            if "ep" not in degrees:
-                raise UsageError("--fault hot-expert: this workload has no experts; add --ep 2")
-            routing = Routing(RoutingKind.HOT, expert=fault.expert, share=fault.share)
+def _spec(options: Options, degrees: Mapping[str, int], planted: tuple[Fault, ...]) -> Spec:
+    preset = PRESETS[options.preset]
     stages = degrees.get("pp", 1)
+    chunks = _chunks(options, "pp" in degrees)
+    mode = Mode(options.mode)
+    has_experts = "ep" in degrees
+    top_k = options.top_k or preset.top_k
     microbatches = options.microbatches
     if microbatches is None:
-        microbatches = min(2 * stages, options.batch) if stages > 1 else 1
+        microbatches = _microbatches(options, stages * chunks if "pp" in degrees else 0)
+    seq = options.seq or preset.seq
+    layers = options.layers or preset.layers or max(2, stages * chunks)
+    concurrency = options.concurrency or options.batch * (microbatches if "pp" in degrees else 1)
+    if mode is not Mode.TRAIN and "pp" in degrees and options.concurrency is not None:
+        checks.divides("--concurrency", concurrency, "--batch", options.batch)
+        microbatches = concurrency // options.batch
     return Spec(
-        layers=max(2, stages) if options.layers is None else options.layers,
-        hidden=options.hidden,
-        heads=options.heads,
-        seq=options.seq,
+        layers=layers,
+        hidden=options.hidden or preset.hidden,
+        heads=options.heads or preset.heads,
+        seq=seq,
         batch=options.batch,
-        vocab=options.vocab,
+        vocab=options.vocab or preset.vocab,
         dtype=options.dtype,
         seed=options.seed,
-        experts=options.experts if "ep" in degrees else 0,
-        top_k=options.top_k if "ep" in degrees else 0,
-        routing=routing,
+        experts=(options.experts or preset.experts) if has_experts else 0,
+        top_k=top_k if has_experts else 0,
+        routing=_routed(options, has_experts, top_k, planted),
         schedule=options.schedule,
         microbatches=microbatches,
+        chunks=chunks,
+        mode=mode,
+        context=(options.context or seq) if mode is Mode.DECODE else 0,
+        concurrency=0 if mode is Mode.TRAIN else concurrency,
+        sequence_parallel=options.sequence_parallel,
+        loss_parallel=options.loss_parallel,
+        compute=Compute(options.compute),
+        layer_ms=options.layer_ms if options.compute == Compute.SLEEP.value else 0.0,
     )
+
+
+def _chunks(options: Options, pipelined: bool) -> int:
+    """Stages per pipeline rank, as the schedule needs or allows."""
+    if not pipelined:
+        return 1
+    if options.schedule in checks.SINGLE_STAGE:
+        if options.chunks not in (None, 1):
+            raise UsageError(
+                f"--chunks {options.chunks}: schedule {options.schedule} has one stage per rank; "
+                "use interleaved_1f1b or zero_bubble"
+            )
+        return 1
+    chunks = options.chunks or DEFAULT_CHUNKS
+    if options.schedule in checks.TWO_STAGES and chunks != 2:
+        raise UsageError(
+            f"--chunks {chunks}: schedule {options.schedule} has two stages per rank; leave it out"
+        )
+    return chunks
+
+
+def _microbatches(options: Options, stages: int) -> int:
+    """Two for each stage of a pipeline, as far as a training batch has that many parts."""
+    if stages == 0:
+        return 1
+    wanted = 2 * stages
+    return min(wanted, options.batch) if options.mode == Mode.TRAIN.value else wanted
+
+
+def _routed(options: Options, has_experts: bool, top_k: int, planted: tuple[Fault, ...]) -> Routing:
+    routing = _routing(options.routing, top_k)
+    for fault in planted:
+        if isinstance(fault, faults.HotExpert):
+            if not has_experts:
+                raise UsageError("--fault hot-expert: this workload has no experts; add --ep 2")
+            routing = Routing(RoutingKind.HOT, expert=fault.expert, share=fault.share)
+    return routing
 
 
 def _routing(text: str, top_k: int) -> Routing:
@@ -218,61 +292,3 @@ def _routing(text: str, top_k: int) -> Routing:
     except ValueError:
         pass
     raise UsageError(f"--routing {text!r} is not known; choose balanced, zipf:A or hot:E")
-
-
-def _check_model(spec: Spec, degrees: Mapping[str, int]) -> None:
-    """Everything that is divided must divide evenly."""
-    rules = [
-        ("--hidden", spec.hidden, "--heads", spec.heads),
-        ("--heads", spec.heads, "--tp", degrees.get("tp", 1)),
-        ("--vocab", spec.vocab, "--tp", degrees.get("tp", 1)),
-        ("--layers", spec.layers, "--pp", degrees.get("pp", 1)),
-        ("--experts", spec.experts, "--ep", degrees.get("ep", 1)),
-    ]
-    if "pp" in degrees:
-        rules.append(("--batch", spec.batch, "--microbatches", spec.microbatches))
-        if spec.schedule == "1f1b" and spec.microbatches < degrees["pp"]:
-            raise UsageError(
-                f"--microbatches {spec.microbatches}: schedule 1f1b needs at least "
-                f"one per stage (--pp {degrees['pp']})"
-            )
-    for whole, size, part, count in rules:
-        if size % count:
-            raise UsageError(f"{whole} {size} cannot be divided by {part} {count}")
-    if "ep" in degrees:
-        _check_experts(spec)
-
-
-def _check_experts(spec: Spec) -> None:
-    if spec.top_k > spec.experts:
-        raise UsageError(f"--top-k {spec.top_k} is more than --experts {spec.experts}")
-    routing = spec.routing
-    if routing.kind is RoutingKind.HOT:
-        if routing.expert >= spec.experts:
-            raise UsageError(f"hot expert {routing.expert}: --experts is only {spec.experts}")
-        if routing.share * spec.top_k > 1:
-            raise UsageError(
-                f"hot expert share {routing.share:g}: with --top-k {spec.top_k} no expert can get "
-                f"more than {1 / spec.top_k:g}; use --top-k 1 or a smaller share"
-            )
-        if routing.share * spec.top_k < 1 and spec.top_k > spec.experts - 1:
-            raise UsageError(f"--top-k {spec.top_k} leaves no choice beside a hot expert")
-
-
-def _check_delays(plan: Plan) -> None:
-    for fault in plan.faults:
-        if isinstance(fault, faults.Delay) and fault.rank >= plan.world_size:
-            raise UsageError(
-                f"--fault delay: rank {fault.rank} does not exist; "
-                f"the job has ranks 0 to {plan.world_size - 1}"
-            )
-        if isinstance(fault, faults.Delay) and fault.ms / 1000 >= plan.timeout_s:
-            raise UsageError(
-                f"--fault delay: {fault.ms:g} ms is longer than ranks wait for each other "
-                f"({plan.timeout_s:g} s)"
-            )
-
-
-def with_device(plan: Plan, device: str) -> Plan:
-    """The same plan on a decided device."""
-    return replace(plan, device=device)

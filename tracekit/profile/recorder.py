@@ -6,14 +6,17 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import schedules
+from torch.utils.hooks import RemovableHandle
 
-from tracekit.io.records import CollectiveRecord, P2pRecord, Records
+from tracekit.core.trace import Phase
+from tracekit.io.records import ClockRecord, CollectiveRecord, ExpertRecord, P2pRecord, Records
+from tracekit.profile import marks
 
 # Entries of PyTorch's Flight Recorder, a ring: the window must fit.
 BUFFER_SIZE = 20_000
@@ -24,34 +27,53 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     environment.setdefault("TORCH_FR_BUFFER_SIZE", str(BUFFER_SIZE))
 
 
-class Recorder:
-    """Keeps one rank's point-to-point transfers while :meth:`watch` is open."""
+class ExpertLayer(Protocol):
+    """A layer that counts the tokens of the experts it holds."""
 
-    def __init__(self) -> None:
+    layer: int
+    first: int  # number of the first expert held
+    tokens: torch.Tensor | None  # of each held expert in the latest call
+
+    def register_forward_hook(self, hook: Callable[..., None]) -> RemovableHandle: ...
+
+
+class Recorder:
+    """Keeps what one rank does and a trace does not tell, while :meth:`watch` is open."""
+
+    def __init__(self, experts: Sequence[ExpertLayer] = ()) -> None:
+        self._experts = experts
+        self._tokens: list[tuple[ExpertLayer, int, torch.Tensor]] = []
         self._p2p: list[P2pRecord] = []
         # Work handles have no identity of their own that outlives them: keep them until waited for.
         self._open: dict[int, tuple[dist.Work, list[dist.P2POp], int]] = {}
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Note each transfer that the pipeline schedules post and wait for."""
-        if not hasattr(schedules, "_wait_batch_p2p"):  # another version of torch: do without
+        """Mark and note everything until closed."""
+        with contextlib.ExitStack() as open_:
+            open_.enter_context(marks.pipeline())
+            open_.enter_context(marks.garbage_collection())
+            open_.enter_context(marks.replaced(schedules, "_batch_p2p", self._posting))
+            open_.enter_context(
+                marks.replaced(schedules, "_wait_batch_p2p", lambda original: self._wait)
+            )
+            for layer in self._experts:
+                handle = layer.register_forward_hook(self._count)
+                open_.callback(handle.remove)
             yield
-            return
-        post, wait = schedules._batch_p2p, schedules._wait_batch_p2p
 
+    def _count(self, layer: ExpertLayer, *_: object) -> None:
+        if layer.tokens is not None:
+            self._tokens.append((layer, time.time_ns(), layer.tokens))
+
+    def _posting(self, post: Callable[..., list[dist.Work]]) -> Callable[..., list[dist.Work]]:
         def posted(p2p_ops: list[dist.P2POp], desc: str | None = None) -> list[dist.Work]:
             now = time.time_ns()
             works = post(p2p_ops, desc)
             self._note(p2p_ops, works, now)
             return works
 
-        schedules._batch_p2p = posted
-        schedules._wait_batch_p2p = self._wait
-        try:
-            yield
-        finally:
-            schedules._batch_p2p, schedules._wait_batch_p2p = post, wait
+        return posted
 
     def _note(self, ops: list[dist.P2POp], works: list[dist.Work], now: int) -> None:
         # One work per transfer, or a single coalesced one for all of them.
@@ -61,14 +83,18 @@ class Recorder:
 
     def _wait(self, work: list[dist.Work]) -> None:
         for each in work:
-            start = time.time_ns()
-            each.wait()
-            end = time.time_ns()
             _, ops, posted = self._open.pop(id(each), (each, [], 0))
+            receives = any(op.op is dist.irecv for op in ops)
+            start = time.time_ns()
+            with marks.mark(Phase.RECV if receives else Phase.SEND):
+                each.wait()
+            end = time.time_ns()
             self._p2p.extend(_p2p_record(op, posted, start, end) for op in ops)
 
-    def records(self, rank: int, start_ns: int, end_ns: int) -> Records:
-        """Everything of this rank that was issued inside the window.
+    def records(
+        self, rank: int, start_ns: int, end_ns: int, clock: Sequence[ClockRecord] = ()
+    ) -> Records:
+        """Everything of this rank that was issued inside the window, and its clock samples.
 
         Raises:
             RuntimeError: the Flight Recorder's ring overflowed and lost the window's beginning.
@@ -92,6 +118,12 @@ class Recorder:
                 (record for record in self._p2p if start_ns <= record.posted_ns < end_ns),
                 key=lambda record: record.posted_ns,
             ),
+            experts=[
+                ExpertRecord(layer=layer.layer, first=layer.first, at_ns=at, tokens=tokens.tolist())
+                for layer, at, tokens in self._tokens
+                if start_ns <= at < end_ns
+            ],
+            clock=list(clock),
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,19 +14,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._profiler import _ExperimentalConfig
 from torch.distributed.device_mesh import DeviceMesh
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
 from tracekit import workloads
+from tracekit.core.fault import SlowLink
 from tracekit.io import manifest, records
-from tracekit.profile import conditions, recorder
+from tracekit.profile import clock, conditions, network, recorder
 from tracekit.profile import plan as plans
 from tracekit.profile.faults import Planter
 from tracekit.profile.place import Place
 from tracekit.profile.plan import Plan
 
 Report = Callable[[str], None]
+
+OVERHEAD_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +45,26 @@ class _Part:
 def join(plan: Plan, place: Place) -> None:
     """Meet the other ranks; a rank waits ``plan.timeout_s`` at most for another."""
     recorder.prepare()
+    network.choose_interface(place.init_method)
     torch.set_num_threads(1)  # ranks share the cores
-    device_id = None
-    if plan.device == "cuda":
-        torch.cuda.set_device(place.local_rank)
-        device_id = torch.device("cuda", place.local_rank)
+    device = _device(plan, place)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "nccl" if plan.device == "cuda" else "gloo",
+        plan.backend,
         init_method=place.init_method,
         rank=place.rank,
         world_size=place.world_size,
         timeout=timedelta(seconds=plan.timeout_s),
-        device_id=device_id,
+        device_id=device if plan.backend == "nccl" else None,
     )
+
+
+def _device(plan: Plan, place: Place) -> torch.device:
+    """This rank's device; several ranks may share a GPU where the backend allows it."""
+    if plan.device != "cuda":
+        return torch.device("cpu")
+    return torch.device("cuda", place.local_rank % torch.cuda.device_count())
 
 
 def leave() -> None:
@@ -71,29 +84,51 @@ def profile(plan: Plan, place: Place, folder: Path, report: Report) -> None:
     Raises:
         RuntimeError: the loss is not finite, or the records do not fit.
     """
-    device = (
-        torch.device("cuda", place.local_rank) if plan.device == "cuda" else torch.device("cpu")
-    )
+    device = _device(plan, place)
+    leaders = clock.hosts(place)
+    samples = clock.sample(place, leaders)
+    load = conditions.load() if place.rank == 0 else None
     mesh = make_mesh(plan, device.type)
     workload = workloads.build(plan.spec, mesh, device)
-    planter = Planter(plan.faults, place.rank, workload)
-    for step in range(plan.warmup):
-        report(f"warm-up step {step + 1} of {plan.warmup}")
-        planter.begin(step)
-        workload.step(step)
+    planter = Planter(plan, place.rank, workload)
+    steps = _Steps(workload, planter, report)
+    for number in range(plan.warmup):
+        steps.run(f"warm-up step {number + 1} of {plan.warmup}")
 
     file = manifest.FileEntry(
         rank=place.rank,
         path=f"traces/rank-{place.rank:05}.0.pt.trace.json.gz",
         records=f"records/rank-{place.rank:05}.json",
     )
-    losses = _record(plan, workload, planter, folder, file, report)
+    recording = _record(plan, steps, workload)
+    samples += clock.sample(place, leaders)
     report("writing")
-    part = _Part(file, _groups(mesh), losses)
+    _write(recording, place.rank, samples, folder, file)
+    overhead = _measure_overhead(plan, steps, workload) if plan.measure_overhead else None
+    part = _Part(file, _groups(mesh), recording.losses)
     parts: list[Any] = [None] * place.world_size
     dist.gather_object(part, parts if place.rank == 0 else None)
     if place.rank == 0:
-        manifest.write(folder, _manifest(plan, parts))
+        known = conditions.collect(plan, load_before=load, nodes=len(leaders))
+        manifest.write(folder, _manifest(plan, parts, known, overhead))
+
+
+class _Steps:
+    """Runs the steps of a workload one after the other, faults included."""
+
+    def __init__(self, workload: workloads.Workload, planter: Planter, report: Report) -> None:
+        self._workload, self._planter, self._report = workload, planter, report
+        self.number = 0
+
+    def run(self, line: str, *, marked: bool = False) -> torch.Tensor | None:
+        """Run the next step, marked as torch.profiler itself marks steps or not at all."""
+        self._report(line)
+        self._planter.begin(self.number)
+        name = f"ProfilerStep#{self.number}"
+        with record_function(name) if marked else contextlib.nullcontext():
+            loss = self._workload.step(self.number)
+        self.number += 1
+        return loss
 
 
 def make_mesh(plan: Plan, device_type: str) -> DeviceMesh:
@@ -115,20 +150,33 @@ def make_mesh(plan: Plan, device_type: str) -> DeviceMesh:
     return DeviceMesh.from_group(own, device_type, mesh=ranks, mesh_dim_names=tuple(plan.degrees))
 
 
-def _record(
-    plan: Plan,
-    workload: workloads.Workload,
-    planter: Planter,
-    folder: Path,
-    file: manifest.FileEntry,
-    report: Report,
-) -> list[float]:
-    """Profile the active steps, write trace and records, and return the losses."""
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    profiler: torch_profile
+    watcher: recorder.Recorder
+    start_ns: int
+    end_ns: int
+    losses: list[float]
+
+
+def _profiler(plan: Plan) -> torch_profile:
     activities = [ProfilerActivity.CPU]
     if plan.device == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    profiler = torch_profile(activities=activities, record_shapes=True)
-    watcher = recorder.Recorder()
+    # A transfer that a slow link sends later is sent by a thread of its own.
+    every_thread = any(isinstance(fault, SlowLink) for fault in plan.faults)
+    config = _ExperimentalConfig(profile_all_threads=True) if every_thread else None
+    return torch_profile(activities=activities, record_shapes=True, experimental_config=config)
+
+
+def _record(plan: Plan, steps: _Steps, workload: workloads.Workload) -> _Recording:
+    """Profile the active steps.
+
+    Raises:
+        RuntimeError: the loss is not finite.
+    """
+    profiler = _profiler(plan)
+    watcher = recorder.Recorder(workload.experts)
     losses: list[torch.Tensor] = []
     profiler.prepare_trace()
     dist.barrier()
@@ -137,12 +185,8 @@ def _record(
     with watcher.watch():
         # Starting takes each rank another while: without a barrier the first step would show it.
         dist.barrier()
-        for step in range(plan.warmup, plan.warmup + plan.steps):
-            report(f"recording step {step - plan.warmup + 1} of {plan.steps}")
-            planter.begin(step)
-            # The name that torch.profiler itself gives to steps.
-            with record_function(f"ProfilerStep#{step}"):
-                loss = workload.step(step)
+        for step in range(plan.steps):
+            loss = steps.run(f"recording step {step + 1} of {plan.steps}", marked=True)
             if loss is not None:
                 losses.append(loss)
         # A transfer still under way when the recording stops would be missing from it.
@@ -151,23 +195,58 @@ def _record(
         dist.barrier()
     end_ns = time.time_ns()
     profiler.stop_trace()
-    _write(profiler, watcher.records(file.rank, start_ns, end_ns), folder, file)
     values = [float(loss) for loss in losses]
     if not all(map(math.isfinite, values)):
         raise RuntimeError(f"the loss is not finite: {values}")
-    return values
+    return _Recording(profiler, watcher, start_ns, end_ns, values)
 
 
 def _write(
-    profiler: torch_profile, record: records.Records, folder: Path, file: manifest.FileEntry
+    recording: _Recording,
+    rank: int,
+    samples: Sequence[records.ClockRecord],
+    folder: Path,
+    file: manifest.FileEntry,
 ) -> None:
     trace = folder / file.path
     trace.parent.mkdir(exist_ok=True)
-    profiler.export_chrome_trace(str(trace))
+    recording.profiler.export_chrome_trace(str(trace))
     assert file.records is not None
     path = folder / file.records
     path.parent.mkdir(exist_ok=True)
-    records.write(path, record)
+    window = (recording.start_ns, recording.end_ns)
+    records.write(path, recording.watcher.records(rank, *window, samples))
+
+
+def _measure_overhead(plan: Plan, steps: _Steps, workload: workloads.Workload) -> dict[str, Any]:
+    """The median step without a profiler, with torch's alone, and with our marks as well.
+
+    The three take turns, so that a machine that changes its pace does so for all.
+    """
+    times: dict[str, list[int]] = {"bare": [], "torch_profiler": [], "tracekit": []}
+    for turn in range(OVERHEAD_TURNS):
+        for kind, found in times.items():
+            line = f"measuring overhead, turn {turn + 1} of {OVERHEAD_TURNS}: {kind}"
+            with contextlib.ExitStack() as open_:
+                if kind != "bare":
+                    open_.enter_context(_profiler(plan))
+                if kind == "tracekit":
+                    open_.enter_context(recorder.Recorder(workload.experts).watch())
+                dist.barrier()
+                for step in range(plan.steps + 1):
+                    start = time.perf_counter_ns()
+                    steps.run(line, marked=kind != "bare")
+                    if plan.device == "cuda":
+                        torch.cuda.synchronize()
+                    if step:  # the first one pays for the start
+                        found.append(time.perf_counter_ns() - start)
+    medians = {kind: int(statistics.median(found)) for kind, found in times.items()}
+    return {
+        "n": len(times["bare"]),
+        "step_p50_ns": medians,
+        "torch_profiler_ratio": medians["torch_profiler"] / medians["bare"] - 1,
+        "tracekit_ratio": medians["tracekit"] / medians["torch_profiler"] - 1,
+    }
 
 
 def _groups(mesh: DeviceMesh) -> list[manifest.GroupEntry]:
@@ -185,13 +264,15 @@ def _groups(mesh: DeviceMesh) -> list[manifest.GroupEntry]:
     ]
 
 
-def _manifest(plan: Plan, parts: list[_Part]) -> manifest.Manifest:
+def _manifest(
+    plan: Plan, parts: list[_Part], known: dict[str, Any], overhead: dict[str, Any] | None
+) -> manifest.Manifest:
     groups = {(group.name, *group.ranks): group for part in parts for group in part.groups}
-    known = [part.losses for part in parts if part.losses]
+    losses = [part.losses for part in parts if part.losses]
     return manifest.Manifest(
         schema=manifest.SCHEMA,
         name=plan.name,
-        conditions=conditions.collect(plan),
+        conditions=known,
         topology=manifest.TopologyEntry(
             world_size=plan.world_size,
             axes=plan.degrees,
@@ -200,5 +281,6 @@ def _manifest(plan: Plan, parts: list[_Part]) -> manifest.Manifest:
         steps=manifest.StepsEntry(warmup=plan.warmup, active=plan.steps),
         files=[part.file for part in parts],
         truth=plans.truth(plan),
-        losses=[sum(step) / len(step) for step in zip(*known, strict=True)],
+        losses=[sum(step) / len(step) for step in zip(*losses, strict=True)],
+        overhead=overhead,
     )

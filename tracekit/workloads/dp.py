@@ -1,6 +1,7 @@
 """Data parallelism: every replica on the axis ``dp`` has its own batch; gradients are averaged.
 
-Inside a replica the model may be split over the axis ``tp``.
+Inside a replica the model may be split over the axis ``tp``. In inference the
+replicas are independent of each other.
 """
 
 from __future__ import annotations
@@ -9,44 +10,23 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 
-from tracekit.workloads import model, tp
-from tracekit.workloads.spec import Spec, Workload
+from tracekit.workloads import model
 
 # Small enough for several buckets per step, so that reduction can overlap the backward pass.
 BUCKET_MB = 1
 
 
-def build(spec: Spec, mesh: DeviceMesh, device: torch.device) -> Workload:
-    """The model under DistributedDataParallel."""
-    transformer = model.Transformer(spec, model.dense(spec)).to(device)
-    if "tp" in (mesh.mesh_dim_names or ()):
-        tp.shard(transformer, mesh["tp"])
+def replicate(transformer: model.Transformer, group: dist.ProcessGroup) -> DistributedDataParallel:
+    """The model, whole or split, under DistributedDataParallel."""
+    if any(isinstance(parameter, DTensor) for parameter in transformer.parameters()):
         # DDP's reducer takes plain tensors: this shows it the local shards.
         _pre_dp_module_transform(transformer)
-        first_exchange = tp.first_row_parallel(transformer)
-    else:
-        first_exchange = transformer
-    replica = DistributedDataParallel(
-        transformer, process_group=mesh.get_group("dp"), bucket_cap_mb=BUCKET_MB
-    )
-    optimizer = model.optimizer(transformer.parameters())
-    index = model.coordinate(mesh, "dp")
-
-    def step(number: int) -> Tensor:
-        tokens, targets = model.batch(spec, number, index, device)
-        loss = model.loss(replica(tokens), targets)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return Workload(step, first_exchange)
+    return DistributedDataParallel(transformer, process_group=group, bucket_cap_mb=BUCKET_MB)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 
-from tracekit.workloads import dp, model
-from tracekit.workloads.spec import Routing, RoutingKind, Spec, Workload
+from tracekit.workloads import model
+from tracekit.workloads.spec import Routing, RoutingKind, Spec
 
 
 class Experts(nn.Module):
@@ -28,7 +28,9 @@ class Experts(nn.Module):
         self.held = nn.ModuleList(
             model.Mlp(spec.hidden) for _ in range(spec.experts // group.size())
         )
+        self.first = group.rank() * len(self.held)  # number of the first expert held here
         self.calls = 0
+        self.tokens: Tensor | None = None  # of each held expert in the latest call
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, seq, hidden) -> the same shape."""
@@ -41,6 +43,7 @@ class Experts(nn.Module):
         sent = torch.bincount(chosen.flatten(), minlength=self.spec.experts)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self.group)
+        self.tokens = received.view(-1, len(self.held)).sum(dim=0)
         sent_rows = sent.view(self.group.size(), -1).sum(dim=1).tolist()
         received_rows = received.view(self.group.size(), -1).sum(dim=1).tolist()
 
@@ -55,8 +58,8 @@ class Experts(nn.Module):
         """Run the held experts on rows that lie by source rank, then by expert; keep that order."""
         local = torch.arange(len(self.held), device=arrived.device).repeat(self.group.size())
         by_expert = local.repeat_interleave(received).argsort(stable=True)
-        rows = received.view(-1, len(self.held)).sum(dim=0).tolist()
-        parts = torch.split(arrived[by_expert], rows)
+        assert self.tokens is not None
+        parts = torch.split(arrived[by_expert], self.tokens.tolist())
         done = torch.cat([mlp(part) for mlp, part in zip(self.held, parts, strict=True)])
         return done[by_expert.argsort()]
 
@@ -92,32 +95,3 @@ def experts(spec: Spec, mesh: DeviceMesh) -> model.FeedForward:
     """The feed-forward part of a model with experts."""
     group = mesh.get_group("ep")
     return lambda layer: Experts(spec, layer, group)
-
-
-def average_gradients(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Average what several ranks hold: the dense part over ``ep``, everything over ``dp``."""
-    axes = mesh.mesh_dim_names or ()
-    if "ep" in axes:
-        dense = [p for name, p in module.named_parameters() if ".held." not in name]
-        dp.average_gradients(dense, mesh.get_group("ep"))
-    if "dp" in axes:
-        dp.average_gradients(module.parameters(), mesh.get_group("dp"))
-
-
-def build(spec: Spec, mesh: DeviceMesh, device: torch.device) -> Workload:
-    """A mixture-of-experts model; every rank has its own batch."""
-    transformer = model.Transformer(spec, experts(spec, mesh)).to(device)
-    optimizer = model.optimizer(transformer.parameters())
-    replica = model.coordinate(mesh, "dp") * mesh["ep"].size() + model.coordinate(mesh, "ep")
-
-    def step(number: int) -> Tensor:
-        tokens, targets = model.batch(spec, number, replica, device)
-        loss = model.loss(transformer(tokens), targets)
-        torch.autograd.backward(loss)
-        average_gradients(transformer, mesh)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    router = transformer.get_submodule("blocks.0.feed_forward.router")
-    return Workload(step, router)

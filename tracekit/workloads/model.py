@@ -1,4 +1,4 @@
-"""The shared model: a small decoder-only transformer, its batches and its optimizer."""
+"""The shared model: a small decoder-only transformer with a KV cache, and its optimizer."""
 
 from __future__ import annotations
 
@@ -16,26 +16,59 @@ from tracekit.workloads.spec import Spec
 FeedForward = Callable[[int], nn.Module]  # layer number -> the layer's feed-forward part
 
 
+class KvCache:
+    """Keys and values of earlier tokens, for every sequence in flight on this rank.
+
+    Attributes:
+        length: tokens that are already there; set by whoever runs the model, alike for all.
+    """
+
+    def __init__(self, rows: int, capacity: int) -> None:
+        self.rows, self.capacity, self.length = rows, capacity, 0
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # by layer
+
+    def extend(self, layer: int, slots: slice, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the newest tokens of some sequences; returns all of theirs: (rows, heads, seq, d)."""
+        if layer not in self._kept:
+            _, heads, _, size = key.shape
+            shape = (self.rows, heads, self.capacity, size)
+            # Zeros and not garbage: contexts that were never computed are read as well.
+            self._kept[layer] = (key.new_zeros(shape), key.new_zeros(shape))
+        end = self.length + key.shape[2]
+        for kept, new in zip(self._kept[layer], (key, value), strict=True):
+            kept[slots, :, self.length : end] = new
+        keys, values = self._kept[layer]
+        return keys[slots, :, :end], values[slots, :, :end]
+
+    def bytes(self) -> int:
+        """What the cache holds on this rank."""
+        return sum(one.nbytes + other.nbytes for one, other in self._kept.values())
+
+
 class Attention(nn.Module):
     """Causal self-attention; works on however many heads its projections hold here."""
 
-    def __init__(self, hidden: int, heads: int) -> None:
+    def __init__(self, hidden: int, heads: int, layer: int) -> None:
         super().__init__()
-        self.head_size = hidden // heads
+        self.head_size, self.layer = hidden // heads, layer
         self.query = nn.Linear(hidden, hidden, bias=False)
         self.key = nn.Linear(hidden, hidden, bias=False)
         self.value = nn.Linear(hidden, hidden, bias=False)
         self.out = nn.Linear(hidden, hidden, bias=False)
+        self.cache: KvCache | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, seq, hidden) -> the same shape."""
+    def forward(self, x: Tensor, slots: slice | None = None) -> Tensor:
+        """(batch, seq, hidden) -> the same shape; ``slots`` are the sequences' cache rows."""
         batch, seq, _ = x.shape
         # -1 and not the number of heads: a tensor-parallel rank holds only some of them.
         query, key, value = (
             project(x).view(batch, seq, -1, self.head_size).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if self.cache is not None and slots is not None:
+            key, value = self.cache.extend(self.layer, slots, key, value)
+        # A single new token sees everything before it.
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=seq > 1)
         result: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, seq, -1))
         return result
 
@@ -57,16 +90,16 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """One transformer layer."""
 
-    def __init__(self, spec: Spec, feed_forward: nn.Module) -> None:
+    def __init__(self, spec: Spec, layer: int, feed_forward: nn.Module) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(spec.hidden)
-        self.attention = Attention(spec.hidden, spec.heads)
+        self.attention = Attention(spec.hidden, spec.heads, layer)
         self.feed_forward_norm = nn.LayerNorm(spec.hidden)
         self.feed_forward = feed_forward
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, slots: slice | None = None) -> Tensor:
         """(batch, seq, hidden) -> the same shape."""
-        x = x + self.attention(self.attention_norm(x))
+        x = x + self.attention(self.attention_norm(x), slots=slots)
         result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return result
 
@@ -94,17 +127,21 @@ class Transformer(nn.Module):
             self.norm, self.head = nn.Identity(), nn.Identity()
         self.to(getattr(torch, spec.dtype))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, seq) int64 tokens, or (batch, seq, hidden) inside a pipeline -> logits."""
+    def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """(batch, seq) int64 tokens, or (batch, seq, hidden) inside a pipeline -> logits.
+
+        ``rows``, int64 on the CPU, are the sequences' consecutive places in the KV cache.
+        """
+        slots = None if rows is None else slice(int(rows[0]), int(rows[-1]) + 1)
         x = self.embed(x)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, slots)
         result: Tensor = self.head(self.norm(x))
         return result
 
 
 def _block(spec: Spec, feed_forward: FeedForward, layer: int) -> nn.Module:
-    return Block(spec, feed_forward(layer))
+    return Block(spec, layer, feed_forward(layer))
 
 
 def _seeded(spec: Spec, layer: int, make: Callable[[], nn.Module]) -> nn.Module:
@@ -123,26 +160,14 @@ def loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def batch(spec: Spec, step: int, replica: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and the tokens that follow them, the same for every rank of one replica.
-
-    Each token follows its predecessor by a fixed rule, so there is something to learn.
-
-    Returns:
-        Two (batch, seq) int64 tensors.
-    """
-    generator = torch.Generator().manual_seed(spec.seed * 7919 + step * 104729 + replica)
-    start = torch.randint(spec.vocab, (spec.batch, 1), generator=generator)
-    tokens = ((start + 7 * torch.arange(spec.seq + 1)) % spec.vocab).to(device)
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-
 def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """AdamW in one operator per kind of parameter."""
-    held = list(parameters)
-    # The fused operator takes sharded or plain tensors, not both in one call.
-    kinds = [[p for p in held if isinstance(p, DTensor) is sharded] for sharded in (True, False)]
-    return torch.optim.AdamW([{"params": kind} for kind in kinds if kind], lr=1e-3, fused=True)
+    # The fused operator takes tensors that are split alike, or plain ones, not both in one call.
+    kinds: dict[object, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        kinds.setdefault(mesh, []).append(parameter)
+    return torch.optim.AdamW([{"params": kind} for kind in kinds.values()], lr=1e-3, fused=True)
 
 
 def parameters(spec: Spec) -> int:

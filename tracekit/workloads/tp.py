@@ -1,60 +1,63 @@
 """Tensor parallelism: each layer's matrices are split over the axis ``tp``.
 
 Columns first, rows second (Megatron's scheme): one all-reduce after the
-attention and one after the feed-forward part, forward and backward.
+attention and one after the feed-forward part, forward and backward. With
+sequence parallelism the activations between those parts are split by sequence:
+an all-gather before and a reduce-scatter after take the all-reduce's place.
+With loss parallelism the logits stay split by vocabulary up to the loss.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
+    PrepareModuleInput,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 
 from tracekit.workloads import model
-from tracekit.workloads.spec import Spec, Workload
+from tracekit.workloads.spec import Spec
 
 
-def shard(transformer: model.Transformer, mesh: DeviceMesh) -> None:
+def shard(transformer: model.Transformer, spec: Spec, mesh: DeviceMesh) -> None:
     """Split the layers of a model, or of a pipeline stage, over the mesh's only axis."""
-    layer: dict[str, ParallelStyle] = {
+    between: Placement = Shard(1) if spec.sequence_parallel else Replicate()
+    for block in transformer.blocks:
+        parallelize_module(block, mesh, _layer(spec, between))
+    ends: dict[str, ParallelStyle] = {}
+    if spec.sequence_parallel and isinstance(transformer.embed, nn.Embedding):
+        ends["embed"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+    if isinstance(transformer.head, nn.Linear):
+        if spec.sequence_parallel:
+            ends["norm"] = SequenceParallel()
+        ends["head"] = ColwiseParallel(
+            input_layouts=between,
+            output_layouts=Shard(-1) if spec.loss_parallel else Replicate(),
+            use_local_output=not spec.loss_parallel,
+        )
+    parallelize_module(transformer, mesh, ends)
+
+
+def _layer(spec: Spec, between: Placement) -> dict[str, ParallelStyle]:
+    styles: dict[str, ParallelStyle] = {
         "attention.query": ColwiseParallel(),
         "attention.key": ColwiseParallel(),
         "attention.value": ColwiseParallel(),
-        "attention.out": RowwiseParallel(),
+        "attention.out": RowwiseParallel(output_layouts=between),
         "feed_forward.up": ColwiseParallel(),
-        "feed_forward.down": RowwiseParallel(),
+        "feed_forward.down": RowwiseParallel(output_layouts=between),
     }
-    for block in transformer.blocks:
-        parallelize_module(block, mesh, layer)
-    if isinstance(transformer.head, nn.Linear):
-        head = ColwiseParallel(output_layouts=Replicate())
-        parallelize_module(transformer, mesh, {"head": head})
-
-
-def build(spec: Spec, mesh: DeviceMesh, device: torch.device) -> Workload:
-    """The whole model on every rank, its matrices split."""
-    transformer = model.Transformer(spec, model.dense(spec)).to(device)
-    shard(transformer, mesh["tp"])
-    optimizer = model.optimizer(transformer.parameters())
-
-    def step(number: int) -> Tensor:
-        tokens, targets = model.batch(spec, number, 0, device)
-        loss = model.loss(transformer(tokens), targets)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return Workload(step, first_row_parallel(transformer))
-
-
-def first_row_parallel(transformer: model.Transformer) -> nn.Module:
-    """The first module whose output is summed over the axis."""
-    return transformer.get_submodule("blocks.0.attention.out")
+    if spec.sequence_parallel:
+        for part in ("attention", "feed_forward"):
+            styles[f"{part}_norm"] = SequenceParallel()
+            # Once per part, not once for each of its matrices.
+            styles[part] = PrepareModuleInput(
+                input_layouts=(between,), desired_input_layouts=(Replicate(),)
+            )
+    return styles
