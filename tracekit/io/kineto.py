@@ -162,7 +162,7 @@ class _Parser:
                 reader.skip_to(block.end)
                 carried = 0
                 continue
-            taken, ended = self._take(block, block.begin + carried)
+            taken, ended = self._take(block)
             if ended:
                 reader.skip_to(taken)
                 return True
@@ -171,12 +171,8 @@ class _Parser:
             carried = 0 if taken >= block.end else block.next - taken
             reader.skip_to(block.next if taken >= block.end else taken)
 
-    def _take(self, block: Block, fresh: int) -> tuple[int, bool]:
+    def _take(self, block: Block) -> tuple[int, bool]:
         """Adds the events of a block.
-
-        Args:
-            block: where it stands.
-            fresh: place from which on its bytes are seen for the first time.
 
         Returns:
             The place up to which it was used, and whether the event list ends there.
@@ -195,7 +191,7 @@ class _Parser:
         try:
             events = decode_block(b"[" + text + b"]")
         except BAD_JSON:
-            taken, ended = self.pieces.take(text, block.offset, block.last, fresh - block.begin)
+            taken, ended = self.pieces.take(text, block.offset, block.last)
             return block.begin + taken, ended
         self.rows.add(events, text, block.offset)
         return block.end, False

@@ -42,19 +42,18 @@ class Pieces:
         self._notes = notes
         self._failures = 0  # repairs in a row that came to nothing
 
-    def take(self, text: bytes, offset: int, is_last: bool, fresh: int) -> tuple[int, bool]:
+    def take(self, text: bytes, offset: int, is_last: bool) -> tuple[int, bool]:
         """Add what can be saved of a block.
 
         Args:
             text: the block.
             offset: of the block in the document.
             is_last: the file ends with the block.
-            fresh: place in the block from which on it was not seen before.
 
         Returns:
             The place up to which it was used, and whether the event list ends there.
         """
-        scan = _Scan(text, offset, is_last, fresh, self._notes)
+        scan = _Scan(text, offset, is_last, self._notes)
         scan.failures = self._failures
         taken, ended = scan.run()
         self._failures = scan.failures
@@ -65,12 +64,11 @@ class Pieces:
 class _Scan:
     """One pass over one damaged block."""
 
-    def __init__(self, text: bytes, offset: int, is_last: bool, fresh: int, notes: Notes) -> None:
+    def __init__(self, text: bytes, offset: int, is_last: bool, notes: Notes) -> None:
         self.text = text
         self.view = memoryview(text)
         self.offset = offset
         self.is_last = is_last
-        self.fresh = fresh
         self.notes = notes
         self.failures = 0
         self.effort = _EFFORT * len(text) + (1 << 16)
@@ -134,11 +132,7 @@ class _Scan:
         return closed
 
     def _may_go_on(self, place: int) -> bool:
-        return (
-            not self.is_last
-            and place >= self.fresh
-            and len(self.text) - place <= _CARRY_LIMIT_BYTES
-        )
+        return not self.is_last and len(self.text) - place <= _CARRY_LIMIT_BYTES
 
     def _spend(self, count: int) -> bool:
         """Whether that many more bytes may be looked at in this block."""
@@ -147,9 +141,9 @@ class _Scan:
 
     def _damaged(self, place: int, stop: int, problem: str) -> int:
         """An event that is no valid JSON: cut off, repaired, or lost."""
-        if self.is_last and stop == len(self.text) and problem == _TRUNCATED:
+        if self.is_last and problem == _TRUNCATED and self._is_cut(place, stop):
             self.notes.count("cut-event", self.offset + place, self._example(place))
-            return stop
+            return len(self.text)
         if stop - place <= repair.LIMIT_BYTES:
             event = lenient(self.view[place:stop]) if self._spend(stop - place) else None
             if event is not None:
@@ -164,6 +158,12 @@ class _Scan:
 
     def _is_worth_it(self) -> bool:
         return self.failures < _PATIENCE or self.failures % _RARELY == 0
+
+    def _is_cut(self, place: int, stop: int) -> bool:
+        """Whether all that follows up to the end of the file is the beginning of one event."""
+        if stop < len(self.text) and self._joined(place, stop)[-1] < len(self.text):
+            return False
+        return _decode(self.view[place:])[1] == _TRUNCATED
 
     def _repaired(self, place: int, stop: int) -> int | None:
         """The end of an event that a known repair makes readable."""

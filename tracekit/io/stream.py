@@ -11,11 +11,9 @@ from __future__ import annotations
 import io
 import os
 import queue
-import struct
 import tarfile
 import threading
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -23,20 +21,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from tracekit.core.errors import InputError, UsageError
-
-try:
-    from isal.isal_zlib import crc32, decompressobj
-    from isal.isal_zlib import error as _isal_error
-
-    _INFLATE_ERRORS: tuple[Any, ...] = (zlib.error, _isal_error)
-except ImportError:  # no wheel for this machine
-    from zlib import crc32, decompressobj  # type: ignore[assignment, unused-ignore]
-
-    _INFLATE_ERRORS = (zlib.error,)
+from tracekit.io.containers import (
+    GZIP_MAGIC,
+    INFLATE_ERRORS,
+    Gunzip,
+    OneRead,
+    tar_members,
+    zstd_reader,
+)
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.tmp", ".json.gz.tmp")
 
-_GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZIP = b"PK\x03\x04"
 _TAR = b"ustar"
@@ -193,7 +188,7 @@ class _Layer:
             start = self.stream.peek(_PEEK_BYTES)
         except (OSError, EOFError):
             return "plain"  # the reader meets the error itself and reports it
-        if start.startswith(_GZIP):
+        if start.startswith(GZIP_MAGIC):
             return "gzip"
         if start.startswith(_ZSTD):
             return "zstd"
@@ -203,11 +198,8 @@ class _Layer:
 
     def inflated(self) -> _Layer:
         """The layer inside of a compressed one."""
-        inner: Any
-        if self.kind == "gzip":
-            inner = _Gunzip(self.stream)
-        else:
-            inner = _zstd_reader(self.stream, self._name)
+        is_gzip = self.kind == "gzip"
+        inner = Gunzip(self.stream) if is_gzip else zstd_reader(self.stream, self._name)
         return self._inside(inner)
 
     def _inside(self, inner: Any) -> _Layer:
@@ -221,7 +213,7 @@ class _Layer:
             if self.kind == "zip":
                 names = [item.filename for item in self._zip().infolist() if not item.is_dir()]
             else:
-                names = [item.name for item in self._tar() if item.isreg()]
+                names = [item.name for item in tar_members(self.stream)]
         except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
             raise InputError(f"{self._name}: a damaged archive ({error})") from error
         return [name for name in names if is_trace_name(name)]
@@ -244,142 +236,10 @@ class _Layer:
 
     def _zip_member(self, wanted: str) -> Any:
         archive = self._zip()
-        return _OneRead(archive.open(wanted)) if wanted in archive.namelist() else None
-
-    def _tar(self) -> tarfile.TarFile:
-        return self._stack.enter_context(tarfile.open(fileobj=self.stream, mode="r|"))
+        return OneRead(archive.open(wanted)) if wanted in archive.namelist() else None
 
     def _tar_member(self, wanted: str) -> Any:
-        for item in (archive := self._tar()):
-            if item.isreg() and item.name == wanted:
-                return _OneRead(archive.extractfile(item))
-        return None
-
-
-def _zstd_reader(stream: Any, name: str) -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise InputError(f"{name}: needs the zstandard package: pip install zstandard") from error
-    return _ZstdFile(zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True))
-
-
-class _OneRead:
-    """A buffered file read piecemeal, so that an error costs nothing read before it."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def readinto(self, target: Any) -> int:
-        return int(self._inner.readinto1(target))
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class _Gunzip:
-    """A gzip file that gives every byte before a cut or a damaged place, and then fails.
-
-    The library's readers drop what they inflated in the call that fails.
-    """
-
-    _INPUT_BYTES = 1 << 13
-    _FIRST_INPUT_BYTES = 1 << 9  # a small file is damaged in its first kilobytes
-
-    def __init__(self, stream: io.BufferedReader) -> None:
-        self._stream = stream
-        self._inflater: Any = None
-        self._output = memoryview(b"")
-        self._input = b""
-        self._crc = self._size = 0
-        self._end = (0, 0)  # checksum and size of the member that ended last
-        self._check_trailer = False
-        self._input_size = self._FIRST_INPUT_BYTES
-
-    def close(self) -> None:
-        self._output.release()
-
-    def readinto(self, target: Any) -> int:
-        while not self._output and self._inflate():
-            pass
-        count = min(len(target), len(self._output))
-        target[:count] = self._output[:count]
-        self._output = self._output[count:]
-        return count
-
-    def _inflate(self) -> bool:
-        """Inflate a little more; False at the end of the file."""
-        if self._inflater is None and not self._begin_member():
-            return False
-        if not self._input:
-            self._input = self._stream.read1(self._input_size)
-            self._input_size = min(2 * self._input_size, self._INPUT_BYTES)
-            if not self._input:
-                raise EOFError("it ends before its end-of-stream marker")
-        output = self._inflater.decompress(self._input)
-        self._crc = crc32(output, self._crc)
-        self._size += len(output)
-        self._output = memoryview(output)
-        self._input = self._inflater.unused_data
-        if self._inflater.eof:
-            self._end = (self._crc, self._size & 0xFFFFFFFF)
-            self._inflater = None
-            self._check_trailer = True
-        return True
-
-    def _begin_member(self) -> bool:
-        if self._check_trailer:
-            self._check_trailer = False
-            trailer = self._take(8)
-            if struct.unpack("<II", trailer) != self._end:
-                raise OSError("its checksum does not match")
-        start = self._take(10, optional=True)
-        if start[:3] != _GZIP + b"\x08":
-            return False  # the end, or padding after it
-        self._skip_names(start[3])
-        self._inflater = decompressobj(wbits=-15)
-        self._crc = self._size = 0
-        return True
-
-    def _skip_names(self, flags: int) -> None:
-        """The rest of a member's header: extra field, file name, comment, checksum."""
-        if flags & 4:
-            self._take(int.from_bytes(self._take(2), "little"))
-        for flag in (8, 16):
-            if flags & flag:
-                while self._take(1) != b"\0":
-                    pass
-        if flags & 2:
-            self._take(2)
-
-    def _take(self, count: int, optional: bool = False) -> bytes:
-        while len(self._input) < count:
-            more = self._stream.read1(count - len(self._input))
-            if not more:
-                break
-            self._input += more
-        taken, self._input = self._input[:count], self._input[count:]
-        if len(taken) < count and not optional:
-            raise EOFError("it ends before its end-of-stream marker")
-        return taken
-
-
-class _ZstdFile:
-    """A zstd stream whose errors are OSErrors."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def readinto(self, target: Any) -> int:
-        import zstandard
-
-        try:
-            return int(self._inner.readinto(target))
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from error
-
-    def close(self) -> None:
-        self._inner.close()
+        return next((item for item in tar_members(self.stream) if item.name == wanted), None)
 
 
 class _Counted(io.RawIOBase):
@@ -427,7 +287,7 @@ class _Bounded(io.RawIOBase):
             raise self._failure
         try:
             read = int(self._inner.readinto(target) or 0)
-        except (*_INFLATE_ERRORS, OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
+        except (*INFLATE_ERRORS, OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
             self._failure = OSError(str(error))
             raise self._failure from error
         self._count += read

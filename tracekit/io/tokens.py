@@ -7,7 +7,7 @@ parts where a float64 resolves a nanosecond, else from the decimal text.
 from __future__ import annotations
 
 import math
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -184,7 +184,7 @@ def nanoseconds(text: str) -> int | None:
         value = Decimal(text) * 1000
         # Nothing near 10**30 ns is a time, and writing one out takes for ever.
         return int(value.to_integral_value()) if value.adjusted() < 30 else None
-    except (InvalidOperation, OverflowError, ValueError):
+    except (ArithmeticError, ValueError):
         return None
 
 
