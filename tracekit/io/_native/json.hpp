@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__SSE2__) || defined(_M_X64)
+#if (defined(__SSE2__) || defined(_M_X64)) && !defined(TRACEKIT_SCALAR)
 #include <emmintrin.h>
 #define TRACEKIT_SSE2 1
 #endif
