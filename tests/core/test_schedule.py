@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -75,19 +76,47 @@ def test_both_ends_of_a_link_post_in_the_same_order(plan: Pipeline) -> None:
     assert sent == received
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
-def test_bubbles_equal_the_papers(chunks: int) -> None:
-    forward, inputs, weights = 3.0, 4.0, 2.0
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("name", "chunks", "times"),
+    [
+        ("gpipe", 1, (3.0, 4.0, 2.0)),
+        ("1f1b", 1, (3.0, 4.0, 2.0)),
+        ("interleaved_1f1b", 2, (3.0, 4.0, 2.0)),
+        ("interleaved_1f1b", 3, (3.0, 4.0, 2.0)),
+        ("zero_bubble", 1, (3.0, 4.0, 2.0)),
+        ("zero_bubble", 2, (3.0, 4.0, 2.0)),
+        ("zbv", 2, (3.0, 4.0, 2.0)),
+        # DualPipeV's formula is for inputs that take no longer than a forward.
+        ("dualpipev", 2, (3.0, 3.0, 3.0)),
+        ("dualpipev", 2, (2.0, 2.0, 1.0)),
+    ],
+)
+def test_bubbles_equal_the_papers(
+    name: str, chunks: int, times: tuple[float, float, float], ranks: int
+) -> None:
+    forward, inputs, weights = times
     costs = {"F": forward, "B": inputs + weights, "I": inputs, "W": weights}
-    names = ("gpipe", "1f1b", "zero_bubble") if chunks == 1 else ("interleaved_1f1b",)
-    for name in names:
-        for ranks in (2, 4, 8):
-            plan = schedules.pipeline(name, ranks, 4 * ranks, chunks)
-            spans = schedules.replay(plan, lambda a: costs[a.kind.value] / chunks)
-            total = max(end for _, end in spans) - min(start for start, _ in spans)
-            busy = 4 * ranks * (forward + inputs + weights)
-            expected = schedules.closed_form_bubble(plan, forward, inputs, weights)
-            assert total - busy == pytest.approx(expected), (name, ranks)
+    plan = schedules.pipeline(name, ranks, 4 * ranks, chunks)
+    spans = schedules.replay(plan, lambda action: costs[action.kind.value] / chunks)
+    total = max(end for _, end in spans) - min(start for start, _ in spans)
+    busy = 4 * ranks * sum(times)
+    assert total - busy == pytest.approx(schedules.closed_form_bubble(plan, *times))
+
+
+def test_a_transfer_delays_each_hop() -> None:
+    plan = schedules.pipeline("gpipe", 3, 1)
+    (_, first), _, (start, last) = schedules.replay(plan, lambda _: 10.0, transfer=1.0)
+    assert (start, last, first) == (22.0, 42.0, 64.0)
+
+
+def test_a_receive_reached_late_is_not_hidden_unless_it_is_early() -> None:
+    plan = schedules.pipeline("gpipe", 2, 2)
+    late, early = (
+        schedules.replay(plan, lambda _: 10.0, transfer=3.0, early=early) for early in (False, True)
+    )
+    # The second microbatch is sent while the first one computes there, or after it.
+    assert (early[1][1], late[1][1]) == (53.0, 56.0)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +213,7 @@ def test_transfers_equal_torch(plan: Pipeline) -> None:
 def test_a_pair_is_a_forward_with_the_backward_after_it() -> None:
     plan = schedules.pipeline("dualpipev", 2, 8)
     for row in plan.table:
-        for one, other in zip(row, row[1:], strict=False):
+        for one, other in itertools.pairwise(row):
             if one.paired:
                 assert (one.kind, other.kind) == (Kind.FORWARD, Kind.BACKWARD)
     assert Action(Kind.FORWARD, 0, 3, paired=True) in plan.table[0]

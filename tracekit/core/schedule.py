@@ -8,7 +8,6 @@ published schedules and equals torch.distributed.pipelining's: GPipe, 1F1B, inte
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -430,38 +429,98 @@ def _transfer(action: Action, place: Placement) -> tuple[Action, int, Action] | 
 Cost = Callable[[Action], float]
 
 
-def replay(plan: Pipeline, cost: Cost, transfer: float = 0.0) -> tuple[tuple[float, float], ...]:
+def replay(
+    plan: Pipeline, cost: Cost, transfer: float = 0.0, early: bool = False
+) -> tuple[tuple[float, float], ...]:
     """When each rank's first action starts and its last one ends, if nothing else takes time.
+
+    A transfer begins when both of its ends have been reached, one after the other in each
+    direction of a link; an action begins when its rank is free and its input is there.
 
     Args:
         plan: the schedule.
         cost: time of an action.
-        transfer: time from the end of an action to where another rank may use it.
+        transfer: time of a transfer between two ranks.
+        early: receives are ready from the start, and not only from their place in the table.
     """
-    place, last = plan.placement, plan.placement.stages
-    ready: dict[tuple[Kind, int, int], tuple[float, int]] = {}
-    at = [0.0] * place.ranks
-    first = [math.nan] * place.ranks
-    done = [0] * place.ranks
-    while any(count < len(row) for count, row in zip(done, plan.table, strict=True)):
-        before = list(done)
-        for rank, row in enumerate(plan.table):
-            while done[rank] < len(row):
-                action = row[done[rank]]
-                want = needs(action, last)
-                if want is not None and want not in ready:
-                    break
-                start = at[rank]
-                if want is not None:
-                    time, source = ready[want]
-                    start = max(start, time + (transfer if source != rank else 0.0))
-                first[rank] = start if done[rank] == 0 else first[rank]
-                at[rank] = start + cost(action)
-                ready[gives(action)] = (at[rank], rank)
-                done[rank] += 1
-        if before == done:
+    links = _Transfers(transfer, early)
+    ranks = [_Replayed(row, links, plan.placement) for row in with_transfers(plan)]
+    while not all(rank.over for rank in ranks):
+        moved = [rank.advance(cost) for rank in ranks]
+        if not any(moved):
             raise UsageError(f"schedule {plan.schedule}: its actions wait for each other")
-    return tuple(zip(first, at, strict=True))
+    return tuple((rank.first, rank.at) for rank in ranks)
+
+
+_Made = tuple[Kind, int, int]  # as of `gives`: what is transferred
+
+
+class _Transfers:
+    """The links of a replay: when what was sent has arrived."""
+
+    def __init__(self, time: float, early: bool) -> None:
+        self.time, self.early = time, early
+        self.arrived: dict[_Made, float] = {}
+        self._posted: dict[_Made, float] = {}
+        self._free: dict[tuple[int, int], float] = {}
+
+    def post(self, what: _Made, ends: tuple[int, int], at: float, receives: bool) -> None:
+        """One end of a transfer is reached; with both, its arrival is known."""
+        at = 0.0 if receives and self.early else at
+        if what not in self._posted:
+            self._posted[what] = at
+            return
+        start = max(at, self._posted.pop(what), self._free.get(ends, 0.0))
+        self.arrived[what] = self._free[ends] = start + self.time
+
+
+class _Replayed:
+    """One rank of a replay, on its way."""
+
+    def __init__(self, row: Sequence[Action], links: _Transfers, place: Placement) -> None:
+        self.row, self.links, self.place = row, links, place
+        self.at = 0.0
+        self.first = 0.0
+        self.started = False
+        self.done = 0
+
+    @property
+    def over(self) -> bool:
+        return self.done == len(self.row)
+
+    def advance(self, cost: Cost) -> bool:
+        """Act until an input is missing; whether anything was done."""
+        begin = self.done
+        while not self.over and self._act(self.row[self.done], cost):
+            self.done += 1
+        return self.done > begin
+
+    def _act(self, action: Action, cost: Cost) -> bool:
+        if action.kind in _ENDS:
+            forward, receives = _ENDS[action.kind]
+            to = action.stage if receives else action.stage + (1 if forward else -1)
+            source = to - 1 if forward else to + 1
+            what = (Kind.FORWARD if forward else Kind.INPUT, source, action.microbatch)
+            ends = (self.place.rank_of(source), self.place.rank_of(to))
+            self.links.post(what, ends, self.at, receives)
+            return True
+        want = needs(action, self.place.stages)
+        if want is not None and self.place.rank_of(want[1]) != self.place.rank_of(action.stage):
+            if want not in self.links.arrived:
+                return False
+            self.at = max(self.at, self.links.arrived[want])
+        if not self.started:
+            self.first, self.started = self.at, True
+        self.at += cost(action)
+        return True
+
+
+_ENDS = {  # of a transfer: whether it goes forward, whether it is the receiving end
+    Kind.SEND_F: (True, False),
+    Kind.RECV_F: (True, True),
+    Kind.SEND_B: (False, False),
+    Kind.RECV_B: (False, True),
+}
 
 
 def closed_form_bubble(plan: Pipeline, forward: float, inputs: float, weights: float) -> float:

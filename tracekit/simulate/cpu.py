@@ -18,7 +18,7 @@ from tracekit.simulate.events import (
     PatternWriter,
     event,
 )
-from tracekit.simulate.gpu import DATA_LOADER, HOST, marker
+from tracekit.simulate.gpu import HOST, PAUSES, marker
 from tracekit.simulate.job import Job
 from tracekit.simulate.model import CLASSES
 from tracekit.simulate.program import Do, Op
@@ -34,17 +34,16 @@ _WIDTHS = {2: "c10::BFloat16", 4: "float", 8: "long int"}
 
 def pattern(job: Job, lane: Lane) -> Pattern:
     """All events of a pipeline rank's ranks."""
-    out, size = PatternWriter(), len(lane.ops)
+    out = PatternWriter()
     workers = {name: place for place, name in enumerate(sorted({op.axis for op in lane.ops}))}
-    for step in range(job.spec.steps):
-        for place, op in enumerate(lane.ops):
-            _operation(job, out, step, step * size + place, op, workers)
+    for row in range(len(lane.launch)):
+        _operation(job, out, lane, row, workers)
     return out.pattern()
 
 
-def _operation(
-    job: Job, out: PatternWriter, step: int, row: int, op: Op, workers: dict[str, int]
-) -> None:
+def _operation(job: Job, out: PatternWriter, lane: Lane, row: int, workers: dict[str, int]) -> None:
+    step, place = divmod(row, len(lane.ops))
+    op = lane.ops[place]
     own = f'"External id": {row + 1}'
     match op.do:
         case Do.COMPUTE:
@@ -53,8 +52,9 @@ def _operation(
             out.add(text, row, START, END)
         case Do.COLLECTIVE | Do.SEND | Do.RECV:
             _call(out, row, op, workers)
-        case Do.PAUSE if op.name == "data":
-            out.add(event("user_annotation", DATA_LOADER, HOST, own), row, LAUNCH, LAUNCHED)
+        case Do.PAUSE if op.name in PAUSES and (lane.costs.host_ns[row] > 0).any():
+            text = event("user_annotation", PAUSES[op.name], HOST, own)
+            out.add_optional(text, row, LAUNCH, LAUNCHED)
         case Do.CLOSE:
             name = marker(job, op)
             if op.name == "step" and job.spec.markers:

@@ -33,12 +33,14 @@ class Pattern:
         texts: JSON of each event, with ``%d.%03d`` twice, for ts and for dur, and
             ``@token@`` for each word that differs between ranks.
         begin, end: (events,) where each event's times are: row * COLUMNS + column.
+        optional: (events,) whether an event is left out where it takes no time.
         parts: all texts as one, cut at the tokens; every other part is a token.
     """
 
     texts: tuple[str, ...]
     begin: npt.NDArray[np.intp]
     end: npt.NDArray[np.intp]
+    optional: npt.NDArray[np.bool_]
     parts: tuple[str, ...]
 
 
@@ -49,6 +51,12 @@ class PatternWriter:
         self._texts: list[str] = []
         self._begin: list[int] = []
         self._end: list[int] = []
+        self._optional: set[int] = set()
+
+    def add_optional(self, text: str, row: int, begin: int, end: int) -> None:
+        """An event that is left out on ranks where it takes no time."""
+        self._optional.add(len(self._texts))
+        self.add(text, row, begin, end)
 
     def add(self, text: str, row: int, begin: int, end: int, until: int | None = None) -> None:
         """An event from one column of a row to another, of the same row or of a later one."""
@@ -62,6 +70,7 @@ class PatternWriter:
             tuple(self._texts),
             np.array(self._begin, dtype=np.intp),
             np.array(self._end, dtype=np.intp),
+            np.isin(np.arange(len(self._texts)), list(self._optional)),
             _cut(self._texts),
         )
 
@@ -97,8 +106,8 @@ def filled(
         begin, end: (events,) int64 ns, shown by the rank's clock.
         window: (2,) int64 ns, by the same clock.
     """
-    keep = (begin >= window[0]) & (end <= window[1])
     duration = end - begin
+    keep = (begin >= window[0]) & (end <= window[1]) & ~(pattern.optional & (duration == 0))
     numbers = np.stack((begin // 1000, begin % 1000, duration // 1000, duration % 1000), axis=1)
     parts = list(
         pattern.parts if keep.all() else _cut(list(itertools.compress(pattern.texts, keep)))

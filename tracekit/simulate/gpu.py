@@ -21,7 +21,11 @@ from tracekit.simulate.model import CLASSES
 from tracekit.simulate.program import Do, Op
 
 HOST = '"pid": @pid@, "tid": @pid@'
-DATA_LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+# What pauses of the host are called in a trace; a delay leaves no mark.
+PAUSES = {
+    "data": "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+    "gc": "tracekit:gc",
+}
 
 
 def pattern(job: Job, lane: Lane) -> Pattern:
@@ -72,13 +76,10 @@ class _Writer:
         self.out.add(text, row, LAUNCH, LAUNCHED)
 
     def _pause(self, row: int, op: Op) -> None:
-        if op.name == "data":
-            name = DATA_LOADER
-        elif op.name == "gc" and (self.lane.costs.host_ns[row] > 0).any():
-            name = "tracekit:gc"
-        else:
-            return
-        self._host(event("user_annotation", name, HOST, f'"External id": {row + 1}'), row)
+        name = PAUSES.get(op.name)
+        if name is not None and (self.lane.costs.host_ns[row] > 0).any():
+            text = event("user_annotation", name, HOST, f'"External id": {row + 1}')
+            self.out.add_optional(text, row, LAUNCH, LAUNCHED)
 
     def _stretch(self, step: int, row: int, op: Op) -> None:
         name = marker(self.job, op)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.core import fault
-from tracekit.core.errors import UsageError
 from tracekit.core.trace import Int64
 from tracekit.simulate.job import INNER, Job
-from tracekit.simulate.spec import Spec
-
-HOT_SHARE = 0.5  # of --routing hot:E, as in profile
 
 
 class Routing:
@@ -24,7 +17,7 @@ class Routing:
 
     def __init__(self, job: Job) -> None:
         self.job, self.spec = job, job.spec
-        self.shares = expert_shares(self.spec) if self.spec.ep > 1 else np.ones(1)
+        self.shares = self.spec.expert_shares() if self.spec.ep > 1 else np.ones(1)
         self._drawn: dict[tuple[int, int, int], Int64] = {}
 
     def experts(self, pp: int, layer: int, microbatch: int) -> Int64:
@@ -75,39 +68,6 @@ class Routing:
         """(steps, replicas, ep) to (steps, width): the ranks of a tp group are alike."""
         spread: Int64 = np.repeat(values.reshape(len(values), -1), self.spec.tp, axis=1)
         return spread
-
-
-def expert_shares(spec: Spec) -> npt.NDArray[np.float64]:
-    """(experts,) share of all assignments that each expert should get.
-
-    Raises:
-        UsageError: the routing is not known or does not fit.
-    """
-    kind, _, value = spec.routing.partition(":")
-    hot = [f for f in spec.planted() if isinstance(f, fault.HotExpert)]
-    try:
-        if kind == "zipf" and float(value) >= 0 and math.isfinite(float(value)):
-            weights = np.arange(1, spec.experts + 1) ** -float(value)
-        elif kind == "hot" and 0 <= int(value) < spec.experts:
-            weights = _hot(spec.experts, int(value), HOT_SHARE)
-        elif kind == "balanced" and not value:
-            weights = np.ones(spec.experts)
-        else:
-            raise ValueError(value)
-    except ValueError:
-        raise UsageError(
-            f"routing {spec.routing!r} is not known; choose balanced, zipf:A or hot:E"
-        ) from None
-    for planted in hot:
-        weights = _hot(spec.experts, planted.expert, planted.share)
-    shares: npt.NDArray[np.float64] = weights / weights.sum()
-    return shares
-
-
-def _hot(experts: int, expert: int, share: float) -> npt.NDArray[np.float64]:
-    weights = np.full(experts, (1 - share) / max(experts - 1, 1))
-    weights[expert] = share
-    return weights
 
 
 def _drawn(

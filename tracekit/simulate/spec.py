@@ -14,6 +14,7 @@ import msgspec
 from tracekit.core import fault
 from tracekit.core import schedule as schedules
 from tracekit.core.errors import InputError, UsageError
+from tracekit.simulate.shares import Floats, shares
 
 AXES = ("pp", "dp", "fsdp", "ep", "tp")  # outermost first, as in core.topology
 
@@ -156,6 +157,11 @@ class Spec:
         """The faults, parsed."""
         return tuple(fault.parse(text) for text in self.faults)
 
+    def expert_shares(self) -> Floats:
+        """(experts,) share of all assignments that each expert should get."""
+        hot = [item for item in self.planted() if isinstance(item, fault.HotExpert)]
+        return shares(self.routing, self.experts, hot)
+
     def pipeline(self) -> schedules.Pipeline:
         """The schedule; of one rank that accumulates microbatches where there is no pipeline."""
         if self.pp == 1:
@@ -255,6 +261,8 @@ def checked(spec: Spec) -> Spec:
         raise UsageError(f"offsets_ns: {len(spec.offsets_ns)} for {spec.world_size} ranks")
     for planted in spec.planted():
         _check_fault(spec, planted)
+    if spec.ep > 1:
+        spec.expert_shares()
     return spec
 
 

@@ -167,18 +167,27 @@ def steps(timeline: Timeline) -> list[dict[str, int]]:
 def loss(timeline: Timeline) -> dict[str, Any]:
     """Against the clean twin: the same job, the same noise, without any fault.
 
-    ``slowdown`` is over all steps but the first; ``each`` leaves out one fault at a time.
+    ``slowdown`` is over all steps but the first. ``each`` says of every fault what it costs
+    alone, and what is won back when only it goes: two that hide behind each other win nothing.
     """
-    spec = timeline.job.spec
+    faults = timeline.job.spec.faults
     actual = step_times(timeline)
-    clean = _without(spec, range(len(spec.faults))) if spec.faults else actual
-    counted = slice(1 if spec.steps > 1 else 0, None)
-    total, ideal = int(actual[counted].sum()), int(clean[counted].sum())
+    clean = _with(timeline.job.spec, ()) if faults else actual
+    total, ideal = _counted(actual), _counted(clean)
     each = []
-    for number, text in enumerate(spec.faults):
-        rest = clean if len(spec.faults) == 1 else _without(spec, [number])
-        lost = total - int(rest[counted].sum())
-        each.append({"fault": text, "lost_ns": lost, "slowdown": total / (total - lost)})
+    for number, text in enumerate(faults):
+        single = len(faults) == 1
+        rest = faults[:number] + faults[number + 1 :]
+        alone = total if single else _counted(_with(timeline.job.spec, (text,)))
+        without = ideal if single else _counted(_with(timeline.job.spec, rest))
+        each.append(
+            {
+                "fault": text,
+                "alone_ns": alone - ideal,
+                "slowdown": alone / ideal,
+                "recovered_ns": total - without,
+            }
+        )
     return {
         "clean_critical_ns": clean.tolist(),
         "lost_ns": (actual - clean).tolist(),
@@ -188,11 +197,14 @@ def loss(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _without(spec: Spec, numbers: Iterable[int]) -> Int64:
-    """Step times of the job without these of its faults."""
-    left_out = set(numbers)
-    rest = tuple(text for place, text in enumerate(spec.faults) if place not in left_out)
-    return step_times(engine.run(dataclasses.replace(spec, faults=rest)))
+def _counted(times: Int64) -> int:
+    """Sum of the step times that a reader counts: all but the first, where there are more."""
+    return int(times[1 if len(times) > 1 else 0 :].sum())
+
+
+def _with(spec: Spec, faults: tuple[str, ...]) -> Int64:
+    """Step times of the job with these faults instead of its own."""
+    return step_times(engine.run(dataclasses.replace(spec, faults=faults)))
 
 
 def compute(timeline: Timeline) -> list[dict[str, Any]]:
