@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from tracekit.analysis.breakdown import BreakdownResult
-from tracekit.report.blocks import Bars, Role, Series
+from tracekit.report.blocks import Bars, Cube, Role, Series
 from tracekit.report.section import Section
 
 MANY_RANKS = 64  # from here on, quantiles and the worst few instead of every rank
@@ -55,19 +55,60 @@ def per_rank(result: BreakdownResult, section: Section) -> pd.DataFrame:
     return means.loc[[rank for rank in section.rank_order if rank in means.index]]
 
 
+def cube(
+    frame: pd.DataFrame,
+    section: Section,
+    values: Sequence[pd.Series],
+    along: str,
+    over: str = "mean",
+) -> Cube:
+    """The values of a chart by rank and step, for a selection.
+
+    Args:
+        frame: one row per rank, device and step, with "rank", "step" and "counted".
+        section: for the order and names of ranks.
+        values: one series over the rows of the frame for each series of the chart.
+        along: what the bars stand for: "rank", "step" or "".
+        over: what is taken over the rest.
+    """
+    ranks = [rank for rank in section.rank_order if rank in set(frame["rank"])]
+    steps = sorted(set(frame["step"]))
+    matrices = []
+    for column in values:
+        keyed = frame.assign(value=column.astype(float)).groupby(["rank", "step"])["value"].mean()
+        grid = keyed.unstack("step").reindex(index=ranks, columns=steps)
+        matrices.append(
+            tuple(tuple(None if pd.isna(v) else v for v in row) for row in grid.to_numpy().tolist())
+        )
+    used = set(frame.loc[frame["counted"], "step"])
+    return Cube(
+        along,
+        over,
+        tuple(int(rank) for rank in ranks),
+        tuple(section.rank_name(int(rank)) for rank in ranks),
+        tuple(int(step) for step in steps),
+        tuple(step in used for step in steps),
+        tuple(matrices),
+    )
+
+
 def whole(result: BreakdownResult, section: Section) -> Bars:
     """One bar: where a step goes, as the mean over ranks and counted steps."""
     mean = counted(result).mean(numeric_only=True).to_frame().T
-    series = tuple(
-        Series(part.label, part.role, (float(part.values(mean).iloc[0]),))
-        for part in parts(section)
-    )
     title = "Where a step goes"
     if len(section.run.traces) > 1:
         title += " (mean over ranks)"
     # A part that does not occur is no news in a list of where time goes.
-    present = tuple(item for item in series if item.values[0])
-    return Bars(title, ("a step",), present, "ns", "time per step")
+    present = [part for part in parts(section) if float(part.values(mean).iloc[0])]
+    frame = result.per_step
+    return Bars(
+        title,
+        ("a step",),
+        tuple(Series(p.label, p.role, (float(p.values(mean).iloc[0]),)) for p in present),
+        "ns",
+        "time per step",
+        cube=cube(frame, section, [part.values(frame) for part in present], ""),
+    )
 
 
 def by_rank(
@@ -92,14 +133,12 @@ def by_rank(
     positions = [i for i, rank in enumerate(means.index) if rank in marked]
     if positions:
         caption += f" Outlined: {section.who(marked)}."
-    series = (
-        Series(part.label, part.role, tuple(part.values(means).astype(float)))
-        for part in parts(section)
-    )
+    present = [part for part in parts(section) if part.values(means).any()]
+    frame = result.per_step
     return Bars(
         "The same, rank by rank",
         tuple(names),
-        tuple(item for item in series if any(item.values)),
+        tuple(Series(p.label, p.role, tuple(p.values(means).astype(float))) for p in present),
         "ns",
         "time per step",
         "" if horizontal else "rank",
@@ -108,6 +147,7 @@ def by_rank(
         frozenset(positions),
         () if horizontal else tuple(ticks),
         legend,
+        cube(frame, section, [part.values(frame) for part in present], "rank"),
     )
 
 

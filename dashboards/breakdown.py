@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracekit.analysis.breakdown import ANALYZER, BreakdownResult
 from tracekit.report import format
-from tracekit.report.blocks import Answer, Block, Folded, Table, TableColumn, table
+from tracekit.report.blocks import Answer, Block, Folded, Key, Table, TableColumn, table
 from tracekit.report.page import Page
 from tracekit.report.section import Section, plural
 
@@ -77,7 +77,9 @@ def _ranks(result: BreakdownResult, section: Section) -> Table:
         )
         for rank in means.index
     )
-    return Table("Ranks, mean per counted step", columns, rows, worst=len(columns) - 1)
+    keys = tuple(Key(rank=int(rank)) for rank in means.index)
+    title = "Ranks, mean per counted step"
+    return Table(title, columns, rows, worst=len(columns) - 1, keys=keys)
 
 
 def _steps(section: Section, result: BreakdownResult) -> Table:

@@ -14,6 +14,7 @@ from tracekit.report.blocks import (
     Block,
     Folded,
     Heatmap,
+    Key,
     Role,
     Series,
     Table,
@@ -68,9 +69,11 @@ def _where(frame: pd.DataFrame, section: Section) -> Heatmap:
     grid = frame.pivot_table(index="rank", columns="step", values="exposed_ns", aggfunc="sum")
     grid = grid.astype(float).loc[[r for r in section.rank_order if r in grid.index]]
     names = [section.rank_name(int(rank)) for rank in grid.index]
+    ranks = tuple(int(rank) for rank in grid.index)
     caption = "A rank that stays pale while others are dark is often the one they wait for."
     if len(grid) > MANY_RANKS:
         grid, names, caption = _condensed(grid, section)
+        ranks = (*(-1 for _ in BANDS), *(int(rank) for rank in grid.index[len(BANDS) :]))
     return Heatmap(
         "Where: exposed communication by rank and step",
         tuple(names),
@@ -83,6 +86,8 @@ def _where(frame: pd.DataFrame, section: Section) -> Heatmap:
         "0: all hidden",
         Role.TRANSFER,
         caption,
+        ranks,
+        tuple(int(step) for step in grid.columns),
     )
 
 
@@ -111,6 +116,7 @@ def _axes(frame: pd.DataFrame) -> Bars:
         "ns",
         "communication, all ranks and counted steps",
         horizontal=True,
+        keys=tuple(Key(axis=axis) for axis in frame["axis"].astype(str)),
     )
 
 

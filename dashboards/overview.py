@@ -22,7 +22,7 @@ from tracekit.report.blocks import (
 from tracekit.report.page import RunPage, pages
 from tracekit.report.section import Section, plural
 
-from ._parts import by_rank, counted, lost, parts, per_rank, whole
+from ._parts import by_rank, counted, cube, lost, parts, per_rank, whole
 
 TOP_FINDINGS = 5
 UNEVEN = 0.05  # mean and median of the step are both told when they differ by more
@@ -39,7 +39,7 @@ def build(section: Section) -> Sequence[Block]:
     picture: list[Block] = [whole(result, section)]
     if len(section.run.traces) > 1:
         picture.append(by_rank(result, section, horizontal=False, marked=marked, legend=False))
-    steps = _steps(result)
+    steps = _steps(result, section)
     if len(steps.labels) > 1:
         picture = [Beside(tuple(picture), (steps,))]
     return (_verdict(result, section, culprit), *picture, _findings(section))
@@ -168,7 +168,7 @@ def _reasons(section: Section) -> str:
     return " or ".join(reasons) or "not typical"
 
 
-def _steps(result: BreakdownResult) -> Bars:
+def _steps(result: BreakdownResult, section: Section) -> Bars:
     steps = _step_times(result)
     used = tuple(
         float(v) if c else None for v, c in zip(steps["ns"], steps["counted"], strict=True)
@@ -180,6 +180,10 @@ def _steps(result: BreakdownResult) -> Bars:
     if any(value is not None for value in rest):
         series.append(Series("left out of statistics", Role.FAINT, rest))
     labels = tuple(f"step {step}" for step in steps.index)
+    frame = result.per_step
+    lengths = [frame["step_ns"].where(frame["counted"])]
+    if len(series) > 1:
+        lengths.append(frame["step_ns"].where(~frame["counted"]))
     return Bars(
         "Step time (median over ranks)",
         labels,
@@ -188,6 +192,7 @@ def _steps(result: BreakdownResult) -> Bars:
         "time",
         "step number",
         ticks=tuple(str(step) for step in steps.index),
+        cube=cube(frame, section, lengths, "step", "median"),
     )
 
 

@@ -1,158 +1,178 @@
-// Shows one page at a time and draws its charts. All numbers, words and units come ready-made.
-"use strict";
-(() => {
-  const runs = [...document.querySelectorAll("section.run")];
-  const drawn = new Map(); // chart element -> its figure
-  const layout = {
-    margin: { l: 8, r: 8, t: 4, b: 4 },
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    showlegend: false,
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: "var(--muted)" },
-    hoverlabel: {
-      align: "left",
-      bgcolor: "var(--card)",
-      bordercolor: "var(--muted)",
-      font: { color: "var(--ink)", size: 12, family: getComputedStyle(document.body).fontFamily },
-    },
-  };
-  const axis = { gridcolor: "var(--line)", zerolinecolor: "var(--faint)", linecolor: "var(--line)" };
-  const config = { displayModeBar: false, responsive: true };
+// Shows one page at a time, and keeps address, selection, keyboard and paper in step.
+const runs = [...document.querySelectorAll("section.run")];
 
-  let loading = null;
-  function loadPlotly() {
-    loading ??= unpackPlotly();
-    return loading;
+function pagesOf(run) {
+  return [...run.querySelectorAll("article.page")];
+}
+
+function currentRun() {
+  return runs.find((item) => !item.hidden) ?? runs[0];
+}
+
+function currentPage() {
+  const pages = pagesOf(currentRun());
+  return pages.find((item) => !item.hidden) ?? pages[0];
+}
+
+// "#run2-overlap" names a page; "#overlap" names it in the run now shown.
+function find(name) {
+  const exact = document.getElementById(name);
+  if (exact?.matches("article.page")) return exact;
+  const named = (item) => pagesOf(item).find((page) => page.dataset.page === name);
+  return named(currentRun()) ?? runs.map(named).find(Boolean) ?? null;
+}
+
+function show(page, focus) {
+  const run = page.closest("section.run");
+  const turned = page.hidden || run.hidden;
+  for (const item of runs) item.hidden = item !== run;
+  for (const item of pagesOf(run)) item.hidden = item !== page;
+  for (const link of document.querySelectorAll("nav a")) {
+    const id = link.hash.slice(1).split("?")[0];
+    const here = link.dataset.run ? link.dataset.run === run.id : id === page.id;
+    if (here) link.setAttribute("aria-current", link.dataset.run ? "true" : "page");
+    else link.removeAttribute("aria-current");
   }
-
-  // The script's text must hash to what the policy allows, so it is inserted unchanged.
-  async function unpackPlotly() {
-    const packed = atob(document.getElementById("plotly").textContent);
-    const bytes = Uint8Array.from(packed, (char) => char.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
-    document.head.append(script);
-    if (!window.Plotly) throw new Error("plotly.js did not start");
-    return window.Plotly;
-  }
-
-  // "var(--role)" -> the colour it has in the present theme.
-  function themed(value, style) {
-    if (typeof value === "string") {
-      return value.startsWith("var(--") ? style.getPropertyValue(value.slice(4, -1)).trim() : value;
-    }
-    if (Array.isArray(value)) return value.map((item) => themed(item, style));
-    if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, themed(v, style)]));
-    }
-    return value;
-  }
-
-  function drawChart(plotly, element, figure) {
-    const style = getComputedStyle(document.documentElement);
-    const own = figure.layout;
-    const full = {
-      ...layout,
-      ...own,
-      height: figure.height,
-      xaxis: { ...axis, ...own.xaxis },
-      yaxis: { ...axis, ...own.yaxis },
-    };
-    drawn.set(element, figure);
-    return plotly.react(element, themed(figure.data, style), themed(full, style), config);
-  }
-
-  async function draw(root) {
-    const waiting = [...root.querySelectorAll(".chart")].filter(
-      (element) => !drawn.has(element) && element.getClientRects().length,
-    );
-    if (!waiting.length) return;
-    try {
-      const plotly = await loadPlotly();
-      for (const element of waiting) {
-        const json = document.querySelector(`script[data-chart="${element.id}"]`).textContent;
-        await drawChart(plotly, element, JSON.parse(json));
-      }
-    } catch (error) {
-      for (const element of waiting) {
-        element.classList.add("failed");
-        element.textContent = `This browser cannot draw the chart (${error.message}); the tables have its numbers.`;
-      }
-    }
-  }
-
-  function pagesOf(run) {
-    return [...run.querySelectorAll("article.page")];
-  }
-
-  // "#run2-overlap" names a page; "#overlap" names it in the run now shown.
-  function find(name) {
-    const exact = document.getElementById(name);
-    if (exact?.matches("article.page")) return exact;
-    const run = runs.find((item) => !item.hidden) ?? runs[0];
-    const named = (item) => pagesOf(item).find((page) => page.dataset.page === name);
-    return named(run) ?? runs.map(named).find(Boolean) ?? null;
-  }
-
-  function show(page, focus) {
-    const run = page.closest("section.run");
-    for (const item of runs) item.hidden = item !== run;
-    for (const item of pagesOf(run)) item.hidden = item !== page;
-    for (const link of document.querySelectorAll("nav a")) {
-      const here = link.dataset.run ? link.dataset.run === run.id : link.hash === `#${page.id}`;
-      if (here) link.setAttribute("aria-current", link.dataset.run ? "true" : "page");
-      else link.removeAttribute("aria-current");
-    }
-    // Another run opens at the page that is being read.
-    for (const link of document.querySelectorAll("nav.runs a")) {
-      const target = document.getElementById(link.dataset.run);
-      const twin = pagesOf(target).find((item) => item.dataset.page === page.dataset.page);
-      if (twin) link.hash = twin.id;
-    }
-    window.scrollTo(0, 0);
+  aim(run, page);
+  showSelection(run);
+  for (const table of page.querySelectorAll("table")) filterTable(table);
+  refresh();
+  if (turned || !focus) {
+    window.scrollTo(0, 0); // not to the page's own place, below the head
     if (focus) page.focus({ preventScroll: true });
-    draw(page);
   }
+  draw(page);
+}
 
-  function route(focus) {
-    let name = "";
-    try {
-      name = decodeURIComponent(location.hash.slice(1));
-    } catch {
-      // A malformed address opens the first page.
+// Links to pages of this run keep the selection; another run opens at the same page.
+function aim(run, page) {
+  const kept = writeSelection(selection);
+  for (const link of run.querySelectorAll("nav.pages a")) link.hash = link.hash.split("?")[0] + kept;
+  for (const link of document.querySelectorAll("nav.runs a")) {
+    const target = document.getElementById(link.dataset.run);
+    const twin = pagesOf(target).find((item) => item.dataset.page === page.dataset.page);
+    if (twin) link.hash = twin.id;
+  }
+}
+
+function route(focus) {
+  let text = "";
+  try {
+    text = decodeURIComponent(location.hash.slice(1));
+  } catch {
+    // A malformed address opens the first page.
+  }
+  const [name, query = ""] = text.split("?");
+  const page = find(name) ?? pagesOf(runs[0])[0];
+  selection = readSelection(query, choosers.get(page.closest("section.run"))?.choices);
+  show(page, focus);
+}
+
+// -- drawing ---------------------------------------------------------------------------
+
+function figureOf(element) {
+  const json = document.querySelector(`script[data-chart="${element.id}"]`).textContent;
+  return JSON.parse(json);
+}
+
+async function draw(root) {
+  const visible = (element) => element.getClientRects().length;
+  for (const element of root.querySelectorAll(".timeline")) if (visible(element)) drawTimeline(element);
+  const waiting = [...root.querySelectorAll(".chart")].filter((e) => !drawn.has(e) && visible(e));
+  if (!waiting.length) return;
+  try {
+    const plotly = await loadPlotly();
+    for (const element of waiting) {
+      if (!drawn.has(element)) await drawChart(plotly, element, figureOf(element));
     }
-    show(find(name) ?? pagesOf(runs[0])[0], focus);
-  }
-
-  async function copy(button) {
-    const text = button.closest(".card").querySelector("pre");
-    try {
-      await navigator.clipboard.writeText(text.textContent);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(text); // no clipboard here: ready for Ctrl+C
-      button.textContent = "Selected";
-    }
-    setTimeout(() => (button.textContent = "Copy"), 2000);
-  }
-
-  function redraw() {
-    for (const [element, figure] of drawn) {
-      if (window.Plotly && element.getClientRects().length) drawChart(window.Plotly, element, figure);
-      else drawn.delete(element); // drawn anew when it is shown
+  } catch (error) {
+    for (const element of waiting) {
+      element.classList.add("failed");
+      element.textContent = `This browser cannot draw the chart (${error.message}); the tables have its numbers.`;
     }
   }
+}
 
-  window.addEventListener("hashchange", () => route(true));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  matchMedia("print").addEventListener("change", redraw);
-  document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
-  for (const button of document.querySelectorAll("button.copy")) {
-    button.addEventListener("click", () => copy(button));
+// What is drawn is drawn again; what is out of sight, when it is shown.
+function refresh() {
+  if (!window.Plotly) return;
+  for (const [element, figure] of drawn) {
+    if (element.getClientRects().length) drawChart(window.Plotly, element, figure);
+    else drawn.delete(element);
   }
-  for (const chart of document.querySelectorAll(".chart")) {
-    chart.style.minHeight = `${chart.dataset.height}px`; // nothing jumps when it is drawn
+}
+
+function redraw() {
+  refresh();
+  draw(currentPage());
+}
+
+// -- paper -----------------------------------------------------------------------------
+
+const PAPER_WIDTH = 690; // A4 within the margins of the print style
+
+// Every page is printed, so every chart is drawn; printing does not wait for promises.
+function beforePrint() {
+  document.documentElement.classList.add("printing");
+  const width = (element) => Math.min(PAPER_WIDTH, Math.floor(element.getBoundingClientRect().width));
+  for (const element of document.querySelectorAll(".timeline")) drawTimeline(element, width(element));
+  if (!window.Plotly) return;
+  for (const element of document.querySelectorAll(".chart")) {
+    if (!element.getClientRects().length) continue;
+    drawChart(window.Plotly, element, drawn.get(element) ?? figureOf(element), width(element));
   }
-  if (runs.length) route(false);
-})();
+}
+
+function afterPrint() {
+  document.documentElement.classList.remove("printing");
+  redraw();
+}
+
+// -- keyboard --------------------------------------------------------------------------
+
+function turn(by) {
+  const pages = pagesOf(currentRun());
+  const next = pages[pages.indexOf(currentPage()) + by];
+  if (next) location.hash = next.id + writeSelection(selection);
+}
+
+function typed(event) {
+  const field = event.target.matches?.("input, select, textarea");
+  if (event.key === "Escape" && field) event.target.blur();
+  if (field || event.ctrlKey || event.metaKey || event.altKey) return;
+  const names = { r: "ranks", s: "steps", a: "axis" };
+  const help = document.getElementById("help");
+  const control = choosers.get(currentRun())?.field(names[event.key] ?? "");
+  if (event.key === "]") turn(1);
+  else if (event.key === "[") turn(-1);
+  else if (event.key === "c") choose(NOTHING);
+  else if (event.key === "?") help.open ? help.close() : help.showModal();
+  else if (control && control.getClientRects().length) {
+    event.preventDefault();
+    control.focus();
+    control.select?.();
+  }
+}
+
+// -- start -----------------------------------------------------------------------------
+
+window.addEventListener("hashchange", () => route(true));
+window.addEventListener("beforeprint", beforePrint);
+window.addEventListener("afterprint", afterPrint);
+document.addEventListener("keydown", typed);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
+for (const button of document.querySelectorAll("button.copy")) {
+  button.addEventListener("click", () => copyText(button, button.closest(".card").querySelector("pre").textContent));
+}
+for (const button of document.querySelectorAll("button.help")) {
+  button.addEventListener("click", () => document.getElementById("help").showModal());
+}
+for (const chart of document.querySelectorAll(".chart, .timeline")) {
+  chart.style.minHeight = `${chart.dataset.height}px`; // nothing jumps when it is drawn
+}
+for (const chart of document.querySelectorAll(".chart")) addTools(chart, saveChart, ["png", "svg"]);
+for (const chart of document.querySelectorAll(".timeline")) addTools(chart, saveTimeline, ["png", "svg"]);
+for (const table of document.querySelectorAll("table")) makeTable(table);
+for (const run of runs) makeChooser(run);
+if (runs.length) route(false);

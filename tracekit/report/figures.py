@@ -2,33 +2,45 @@
 
 Only the drawing is left to the browser: every label, unit and hover text is
 made here. Colours are written as ``var(--role)`` and looked up in the style
-sheet when drawn, so that a figure follows the theme.
+sheet when drawn, so that a figure follows the theme; ``var(--role) 18%`` is
+that colour, mostly transparent.
 
 Plotly reads a few tags and entities in every text, so names are escaped for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 from tracekit.report import format
-from tracekit.report.blocks import Bars, Heatmap
+from tracekit.report.blocks import Bars, Cube, Heatmap, Key, Line, Lines, Whiskers
+
+Chart: TypeAlias = Bars | Heatmap | Lines | Whiskers
 
 INK = "var(--ink)"
 LABEL_LENGTH = 28
 ROW_HEIGHT = 26
 SINGLE_HEIGHT = 44
 COLUMN_CHART_HEIGHT = 170
+LINES_HEIGHT = 300
 TICK_CHARACTERS = 36  # of all tick labels below a chart, so that they stay apart when narrow
 MARGIN = 44  # for tick labels and an axis title
 
 Figure = dict[str, Any]
 
 
-def figure(block: Bars | Heatmap) -> Figure:
-    """The figure of a chart block: data, layout, and its height in pixels."""
-    return _bars(block) if isinstance(block, Bars) else _heatmap(block)
+def figure(block: Chart) -> Figure:
+    """The figure of a chart block: data, layout, its height in pixels, and how it follows.
+
+    ``follow`` is what the page's script needs to show a selection of ranks, steps or
+    one mesh axis; it is absent where a chart is about the whole.
+    """
+    if isinstance(block, Bars):
+        return _bars(block)
+    if isinstance(block, Heatmap):
+        return _heatmap(block)
+    return _lines(block) if isinstance(block, Lines) else _whiskers(block)
 
 
 def escape(text: str) -> str:
@@ -69,7 +81,45 @@ def _bars(block: Bars) -> Figure:
         labels |= {"automargin": False}
         layout |= {"bargap": 0, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
         height = SINGLE_HEIGHT
-    return {"data": data, "layout": layout, "height": height}
+    made = {"data": data, "layout": layout, "height": height}
+    follow = _follow_bars(block, units)
+    return made | ({"follow": follow} if follow else {})
+
+
+def _follow_bars(block: Bars, units: format.Scale) -> dict[str, Any]:
+    """How the bars follow a selection: from the values by rank and step, or bar by bar."""
+    shape = {"horizontal": block.horizontal, "suffix": units.suffix}
+    if block.cube is not None:
+        return {"kind": "cube", **shape, **_cube(block.cube, units)}
+    if block.keys:
+        return {"kind": "keys", **shape, **_keys(block.keys)}
+    return {}
+
+
+def _cube(cube: Cube, units: format.Scale) -> dict[str, Any]:
+    return {
+        "along": cube.along,
+        "over": cube.over,
+        "ranks": list(cube.ranks),
+        "names": [escape(format.shorten(name)) for name in cube.names],
+        "steps": list(cube.steps),
+        "counted": [int(value) for value in cube.counted],
+        "values": [
+            [[_rounded(units.value(v)) for v in row] for row in matrix] for matrix in cube.values
+        ],
+    }
+
+
+def _keys(keys: Iterable[Key]) -> dict[str, Any]:
+    return {"keys": [[key.rank, key.step, key.axis] for key in keys]}
+
+
+def _rounded(value: float | None) -> float | int | None:
+    """Four significant digits: more than is shown, and half the bytes."""
+    if value is None:
+        return None
+    short = float(f"{value:.4g}")
+    return int(short) if short.is_integer() else short
 
 
 def _totals(block: Bars) -> list[float]:
@@ -184,6 +234,17 @@ def _heatmap(block: Heatmap) -> Figure:
             "yaxis": rows,
         },
         "height": ROW_HEIGHT * len(block.rows) + MARGIN + 10,
+        **(
+            {
+                "follow": {
+                    "kind": "grid",
+                    "ranks": list(block.row_ranks),
+                    "steps": list(block.column_steps),
+                }
+            }
+            if block.row_ranks or block.column_steps
+            else {}
+        ),
     }
 
 
@@ -191,3 +252,135 @@ def _heat_hover(block: Heatmap, row: int, column: int) -> str:
     value = format.quantity(block.values[row][column], block.unit)
     where = f"{format.shorten(block.rows[row])}, {block.column_axis} {block.columns[column]}"
     return f"{escape(where)}<br>{escape(block.value_axis)}: {value}"
+
+
+def _lines(block: Lines) -> Figure:
+    xs = [value for line in block.lines for value in line.x]
+    ys = [v for line in block.lines for v in (*line.y, *line.low, *line.high)]
+    across, up = format.scale(block.x_unit, xs), format.scale(block.y_unit, ys)
+    data = [trace for line in block.lines for trace in _line_traces(block, line, across, up)]
+    x = _number_axis(block.x_axis, across.suffix, log=block.x_log)
+    if block.x_ticks:
+        x |= {
+            "tickmode": "array",
+            "tickvals": [across.value(value) for value in block.x_ticks],
+            "ticktext": [across.cell(value) for value in block.x_ticks],
+        }
+    layout = {
+        "xaxis": x,
+        "yaxis": _number_axis(block.y_axis, up.suffix, log=block.y_log),
+        "hovermode": "closest",
+    }
+    made: Figure = {"data": data, "layout": layout, "height": LINES_HEIGHT}
+    axes = [line.axis for line in block.lines for _ in _line_traces(block, line, across, up)]
+    return made | ({"follow": {"kind": "traces", "axes": axes}} if any(axes) else {})
+
+
+def _number_axis(title: str, suffix: str, *, log: bool) -> dict[str, Any]:
+    axis = _value_axis(title, suffix, visible=True) | {"fixedrange": False}
+    return axis | {"type": "log", "rangemode": "normal", "dtick": 1} if log else axis
+
+
+def _line_traces(
+    block: Lines, line: Line, across: format.Scale, up: format.Scale
+) -> list[dict[str, Any]]:
+    """The band, if there is one, then the line with its points."""
+    color = f"var(--{line.role.value})"
+    x = [across.value(value) for value in line.x]
+    traces: list[dict[str, Any]] = []
+    if line.low and line.high:
+        edge = {
+            "type": "scatter",
+            "x": x,
+            "mode": "lines",
+            "hoverinfo": "skip",
+            "line": {"width": 0, "color": color},
+        }
+        low, high = ([up.value(v) for v in values] for values in (line.low, line.high))
+        traces.append({**edge, "y": low})
+        traces.append({**edge, "y": high, "fill": "tonexty", "fillcolor": f"{color} 18%"})
+    hover = [
+        "<br>".join(escape(format.shorten(word)) for word in words if word)
+        for words in _line_words(block, line)
+    ]
+    traces.append(
+        {
+            "type": "scatter",
+            "x": x,
+            "y": [up.value(value) for value in line.y],
+            "mode": "lines" if line.dashed else "lines+markers",
+            "name": escape(line.label),
+            "line": {"color": color, "width": 2, "dash": "dot" if line.dashed else "solid"},
+            "marker": {"color": color, "size": 7},
+            "hovertext": hover,
+            "hoverinfo": "text",
+        }
+    )
+    return traces
+
+
+def _line_words(block: Lines, line: Line) -> Iterable[tuple[str, ...]]:
+    for place, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
+        at = f"{block.x_axis}: {format.quantity(x, block.x_unit)}"
+        shown = f"{block.y_axis}: {format.quantity(y, block.y_unit)}"
+        yield (line.label, at, shown, line.hover[place] if line.hover else "")
+
+
+def _whiskers(block: Whiskers) -> Figure:
+    units = format.scale(
+        block.unit, [v for row in block.rows for v in (row.low, row.high, row.value, row.noise)]
+    )
+    places = list(range(len(block.rows)))
+    value = [units.value(row.value) or 0.0 for row in block.rows]
+    ends = {
+        "type": "data",
+        "symmetric": False,
+        "array": [(units.value(r.high) or 0.0) - v for r, v in zip(block.rows, value, strict=True)],
+        "arrayminus": [
+            v - (units.value(r.low) or 0.0) for r, v in zip(block.rows, value, strict=True)
+        ],
+        "color": INK,
+        "thickness": 1.5,
+        "width": 5,
+    }
+    hover = [
+        f"{escape(row.label)}<br>difference {format.quantity(row.value, block.unit)}"
+        f"<br>95 % interval {format.quantity(row.low, block.unit)} to "
+        f"{format.quantity(row.high, block.unit)}"
+        f"<br>noise ±{format.quantity(row.noise, block.unit)}<br>{escape(row.verdict)}"
+        for row in block.rows
+    ]
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": value,
+        "y": places,
+        "error_x": ends,
+        "marker": {"color": INK, "size": 9},
+        "hovertext": hover,
+        "hoverinfo": "text",
+    }
+    bands = [
+        {
+            "type": "rect",
+            "layer": "below",
+            "x0": -(units.value(row.noise) or 0.0),
+            "x1": units.value(row.noise),
+            "y0": place - 0.36,
+            "y1": place + 0.36,
+            "fillcolor": "var(--idle)",
+            "line": {"width": 0},
+        }
+        for place, row in zip(places, block.rows, strict=True)
+    ]
+    labels = _category_axis("", [row.label for row in block.rows], visible=True)
+    across = _value_axis(block.value_axis, units.suffix, visible=True) | {"rangemode": "normal"}
+    return {
+        "data": [points],
+        "layout": {
+            "xaxis": across | {"zerolinewidth": 2},
+            "yaxis": labels | _downwards([row.label for row in block.rows]),
+            "shapes": bands,
+        },
+        "height": ROW_HEIGHT * len(block.rows) + MARGIN + 10,
+    }

@@ -16,7 +16,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -25,14 +25,17 @@ import jinja2
 import markupsafe
 import plotly.offline
 
-from tracekit.report import figures, format
+from tracekit.report import figures, format, lanes
 from tracekit.report.blocks import (
     Bars,
     Block,
     Cell,
+    FoundItem,
     Heatmap,
+    Key,
     Table,
     TableColumn,
+    Timeline,
 )
 from tracekit.report.page import DASHBOARDS, AnyPage, pages, runs_pages
 from tracekit.report.section import Section, plural
@@ -40,6 +43,11 @@ from tracekit.report.section import Section, plural
 MAX_ROWS = 200
 # The style element that Plotly creates is empty; it fills it through the object model.
 EMPTY_STYLE = ""
+_PLOTLY_INLINE = '<script type="application/octet-stream" id="plotly">{}</script>'
+# One script, so one hash; in pieces, so that each can be read.
+SCRIPTS = (
+    "numbers.js", "selection.js", "charts.js", "timeline.js", "tables.js", "app.js",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class _RunView:
     headline: tuple[str, ...]
     views: tuple[_View, ...]
     diagnostics: int
+    ranks: tuple[int, ...] = ()
+    choices: str = ""  # JSON: what a selection may name
 
     @property
     def links(self) -> dict[str, str]:
@@ -76,6 +86,7 @@ class _ShownTable:
     title: str
     heads: tuple[tuple[TableColumn, str], ...]  # column, unit
     rows: tuple[tuple[str, ...], ...]
+    keys: tuple[Key, ...]
     notes: tuple[str, ...]
 
 
@@ -89,7 +100,7 @@ def render(sections: Sequence[Section]) -> str:
     if len(runs) > 1:
         runs = (_all_runs(sections), *runs)
     charts = _Charts()
-    style, script = _theme("style.css"), _theme("app.js")
+    style, script = _theme("style.css"), _script()
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -108,9 +119,11 @@ def render(sections: Sequence[Section]) -> str:
         policy=_policy(style, script),
         style=_raw(style),
         script=_raw(script),
-        plotly=_packed_plotly(),
+        plotly=_raw(_PLOTLY_INLINE.format(_packed_plotly())),
         placeholders=_placeholders(),
         chart=charts.add,
+        timeline=charts.timeline,
+        target=_target,
         legend=_legend,
         ramp_top=_ramp_top,
         table=_table,
@@ -125,15 +138,22 @@ class _Charts:
     def __init__(self) -> None:
         self._count = 0
 
-    def add(self, block: Bars | Heatmap) -> dict[str, Any]:
+    def add(self, block: figures.Chart) -> dict[str, Any]:
         """Id, height and JSON of the next chart."""
-        self._count += 1
         figure = figures.figure(block)
+        return self._numbered(figure, block.title)
+
+    def timeline(self, block: Timeline) -> dict[str, Any]:
+        """The same of a timeline, which the page's own script draws."""
+        return self._numbered(lanes.lanes(block), block.title)
+
+    def _numbered(self, figure: dict[str, Any], title: str) -> dict[str, Any]:
+        self._count += 1
         return {
             "id": f"chart-{self._count}",
             "height": figure["height"],
             "json": _raw(script_json(figure)),
-            "label": format.plain(block.title),
+            "label": format.plain(title),
         }
 
 
@@ -154,14 +174,36 @@ def _run(section: Section, index: int, several: bool) -> _RunView:
         headline=section.headline,
         views=views,
         diagnostics=len(section.run.diagnostics),
+        ranks=section.run.ranks,
+        choices=_raw(script_json(_choices(section))),
     )
+
+
+def _choices(section: Section) -> dict[str, Any]:
+    """What the selection of one run may name: ranks and sets of them, steps, mesh axes."""
+    axes = {group.axis for group in section.run.topology.groups if group.axis}
+    return {
+        "ranks": list(section.run.ranks),
+        "sets": [[format.plain(name), list(ranks)] for name, ranks in section.rank_sets],
+        "steps": list(section.step_numbers),
+        "axes": sorted(axes),
+    }
+
+
+def _target(item: FoundItem, links: Mapping[str, str], ranks: Sequence[int]) -> str:
+    """The address of a finding: its page, with its ranks chosen unless they are all."""
+    page = links[item.finding.analysis]
+    chosen = [rank for rank in item.finding.ranks if rank in ranks]
+    if not chosen or len(chosen) == len(ranks):
+        return page
+    return f"{page}?ranks={','.join(map(str, chosen))}"
 
 
 def _all_runs(sections: Sequence[Section]) -> _RunView:
     """The runs side by side, in the place of a run of its own."""
+    built = ((page, tuple(page.build(sections))) for page in runs_pages())
     views = tuple(
-        _View(page.slug, page.slug, page.title, True, tuple(page.build(sections)))
-        for page in runs_pages()
+        _View(page.slug, page.slug, page.title, True, blocks) for page, blocks in built if blocks
     )
     return _RunView("all", "All runs", (plural(len(sections), "run"),), views, 0)
 
@@ -200,7 +242,7 @@ def _share(value: float | None, total: float) -> str:
 
 
 def _table(block: Table) -> _ShownTable:
-    rows, note = block.shown(MAX_ROWS)
+    places, note = block.places(MAX_ROWS)
     if note:
         note += " All rows are in the JSON and CSV output."
     scales = [
@@ -211,8 +253,10 @@ def _table(block: Table) -> _ShownTable:
         title=block.title,
         heads=tuple((c, s.suffix) for c, s in zip(block.columns, scales, strict=True)),
         rows=tuple(
-            tuple(s.cell(value) for value, s in zip(row, scales, strict=True)) for row in rows
+            tuple(s.cell(value) for value, s in zip(block.rows[i], scales, strict=True))
+            for i in places
         ),
+        keys=tuple(block.keys[i] for i in places) if block.keys else (),
         notes=tuple(text for text in (note, block.caption) if text),
     )
 
@@ -240,6 +284,12 @@ def _hash(text: str) -> str:
 def _raw(text: str) -> markupsafe.Markup:
     """Text that the template must not escape: the theme's own, or made by script_json."""
     return markupsafe.Markup(text)
+
+
+def _script() -> str:
+    """The page's script: its parts in one function, so that nothing of them is global."""
+    parts = "\n".join(_theme(name) for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{parts}\n}})();'
 
 
 def _theme(name: str) -> str:

@@ -15,6 +15,8 @@ R = TypeVar("R")
 
 # More names than this in one cell stop being a name and become a list.
 NAMED_RANKS = 4
+# More sets than this are no help in choosing one.
+MOST_SETS = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +76,33 @@ class Section:
                     found.setdefault(int(number), words[StepFlag(int(flag))])
         return dict(sorted(found.items()))
 
+    @property
+    def rank_sets(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Sets of ranks a reader may want to see: hosts, pipeline stages, process groups."""
+        here = set(self.run.ranks)
+        found: dict[str, tuple[int, ...]] = {}
+        hosts = self.hosts
+        for host in dict.fromkeys(hosts.values()):
+            found[host] = tuple(rank for rank, where in hosts.items() if where == host)
+        for stage, ranks in self.stages.items():
+            found[f"stage {stage}"] = ranks
+        for group in self.run.topology.groups:
+            if group.axis:
+                found[f"{group.axis} group {_span(group.ranks)}"] = group.ranks
+        sets = ((name, tuple(r for r in ranks if r in here)) for name, ranks in found.items())
+        kept = [(name, ranks) for name, ranks in sets if 0 < len(ranks) < len(here)]
+        return tuple(kept[:MOST_SETS])
+
+    @property
+    def stages(self) -> dict[int, tuple[int, ...]]:
+        """Ranks of each place along the pipeline axis; empty without one."""
+        found: dict[int, list[int]] = {}
+        for group in self.run.topology.groups:
+            if group.axis == "pp":
+                for place, rank in enumerate(group.ranks):
+                    found.setdefault(place, []).append(rank)
+        return {stage: tuple(sorted(set(ranks))) for stage, ranks in sorted(found.items())}
+
     def rank_name(self, rank: int) -> str:
         """ "rank 5", with its host where the run has more than one."""
         hosts = self.hosts
@@ -103,6 +132,14 @@ class Section:
         world = run.topology.world_size
         facts.append(f"{loaded} of {plural(world, 'rank')}" if world else plural(loaded, "rank"))
         return tuple(fact for fact in facts if fact)
+
+
+def _span(ranks: Sequence[int]) -> str:
+    """ "0-3" for ranks in a row, else "0, 4, 8"."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    shown = ", ".join(map(str, ranks[:NAMED_RANKS]))
+    return shown if len(ranks) <= NAMED_RANKS else f"{shown}, …"
 
 
 def plural(count: int, word: str) -> str:
