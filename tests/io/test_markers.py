@@ -13,7 +13,7 @@ def test_names_and_their_meaning_are_inverse() -> None:
     cases = [
         (Phase.FORWARD, 1, 0), (Phase.BACKWARD, 0, 12), (Phase.INPUT, 3, 1), (Phase.WEIGHT, 3, 1),
         (Phase.LOSS, 3, 2), (Phase.REDUCE, 2, -1), (Phase.RECV, -1, -1), (Phase.SEND, -1, -1),
-        (Phase.DATA, -1, -1), (Phase.GC, -1, -1),
+        (Phase.DATA, -1, -1), (Phase.GC, -1, -1), (Phase.SYNC, -1, -1),
     ]  # fmt: skip
     assert {phase for phase, *_ in cases} == set(Phase)
     found = window(
@@ -62,6 +62,15 @@ def test_torchs_own_names(name: str, meant: tuple[int, int, int]) -> None:
     assert (spans.phase[0], spans.stage[0], spans.microbatch[0]) == meant
     assert len(spans) == 1
     assert "spans-include-waits" in {note.code for note in found.diagnostics}
+
+
+def test_calls_that_wait_for_the_device_are_spans() -> None:
+    found = window(
+        event("cuda_runtime", "cudaStreamSynchronize", 0, 5),
+        event("cuda_runtime", "hipDeviceSynchronize", 10, 5),
+        event("cuda_runtime", "cudaLaunchKernel", 20, 5),
+    )
+    assert found.trace.spans.phase.tolist() == [Phase.SYNC, Phase.SYNC]
 
 
 def test_torchs_data_loader_is_data() -> None:

@@ -90,6 +90,7 @@ def assemble(events: Events, options: Options) -> Window:
         groups=found.groups,
         spans=spans,
         origins=origins_of(events, work),
+        splits=found.splits,
         # Annotations and whole captures are only counted, from wherever a file begins.
         steps_marked=options.step is None
         and not {"no-steps", "steps-from-annotations"} & {item.code for item in note},

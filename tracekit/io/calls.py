@@ -15,20 +15,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracekit.core.topology import Group
-from tracekit.core.trace import Calls, KernelKind
+from tracekit.core.trace import Calls, KernelKind, Splits
 from tracekit.io import names
 from tracekit.io.cpu import Work
 from tracekit.io.events import MISSING, Events, StringTable
 from tracekit.io.groups import GroupTable
+from tracekit.io.splits import splits_of
 
 _OPERATOR = "record_param_comms"
 
 
 class Found(NamedTuple):
-    """The calls, and the groups their ``group`` column indexes."""
+    """The calls, the groups their ``group`` column indexes, and the splits of uneven ones."""
 
     columns: Calls
     groups: tuple[Group, ...]
+    splits: Splits
 
 
 def calls(events: Events, work: Work, table: StringTable, groups: tuple[Group, ...]) -> Found:
@@ -43,24 +45,24 @@ def calls(events: Events, work: Work, table: StringTable, groups: tuple[Group, .
     known = GroupTable(groups)
     linked = _linked_arguments(events, work, table)
     rows: list[tuple[int, ...]] = []
+    every = []
     for index in _candidates(work, linked):
         args = linked.get(index, {})
+        every.append(args)
         name = events.strings[events.columns.name[work.row[index]]]
         rows.append((index, *_call(args, name, table, known)))
     columns = np.array(rows, dtype=np.int64).reshape(len(rows), 8).T
-    return Found(
-        Calls(
-            kernel=columns[0].astype(np.int32),
-            op_id=columns[1].astype(np.int32),
-            group=columns[2].astype(np.int32),
-            seq=columns[3].copy(),
-            in_bytes=columns[4].copy(),
-            out_bytes=columns[5].copy(),
-            dtype_id=columns[6].astype(np.int32),
-            peer=columns[7].astype(np.int32),
-        ),
-        tuple(known.groups),
+    found = Calls(
+        kernel=columns[0].astype(np.int32),
+        op_id=columns[1].astype(np.int32),
+        group=columns[2].astype(np.int32),
+        seq=columns[3].copy(),
+        in_bytes=columns[4].copy(),
+        out_bytes=columns[5].copy(),
+        dtype_id=columns[6].astype(np.int32),
+        peer=columns[7].astype(np.int32),
     )
+    return Found(found, tuple(known.groups), splits_of(events, work, found, every))
 
 
 def _candidates(work: Work, linked: Mapping[int, Mapping[str, Any]]) -> list[int]:

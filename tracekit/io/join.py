@@ -17,11 +17,11 @@ import numpy as np
 
 from tracekit.core.run import Diagnostic, Severity
 from tracekit.core.topology import Group
-from tracekit.core.trace import RankTrace
+from tracekit.core.trace import ExpertLoads, RankTrace
 from tracekit.io import names
 from tracekit.io.assemble import Window
 from tracekit.io.events import MISSING
-from tracekit.io.records import CollectiveRecord, P2pRecord, Records
+from tracekit.io.records import CollectiveRecord, ExpertRecord, P2pRecord, Records
 
 
 def join(window: Window, path: Path | None) -> Window:
@@ -32,6 +32,9 @@ def join(window: Window, path: Path | None) -> Window:
         records = msgspec.json.decode(path.read_bytes(), type=Records)
     except (OSError, msgspec.DecodeError) as error:
         return _noted(window, "bad-records", 1, f"{path.name} cannot be used: {error}")
+    if records.experts:
+        trace = dataclasses.replace(window.trace, loads=_loads(records.experts))
+        window = dataclasses.replace(window, trace=trace)
     if window.trace.device_type != "cpu" or len(window.trace.calls) == 0:
         return window
     trace, unmatched = _joined(window.trace, records)
@@ -43,6 +46,21 @@ def join(window: Window, path: Path | None) -> Window:
         window, "unmatched-records", unmatched,
         "transfers and the runner's records differ in number; their groups are not known",
     )  # fmt: skip
+
+
+def _loads(records: Sequence[ExpertRecord]) -> ExpertLoads:
+    """One row per count and expert, in order of time."""
+    records = sorted(records, key=lambda record: record.at_ns)
+    sizes = [len(record.tokens) for record in records]
+    return ExpertLoads(
+        at_ns=np.repeat(np.array([record.at_ns for record in records], dtype=np.int64), sizes),
+        layer=np.repeat(np.array([record.layer for record in records], dtype=np.int32), sizes),
+        expert=np.array(
+            [record.first + place for record in records for place in range(len(record.tokens))],
+            dtype=np.int32,
+        ),
+        tokens=np.array([count for record in records for count in record.tokens], dtype=np.int64),
+    )
 
 
 def _noted(window: Window, code: str, count: int, message: str) -> Window:

@@ -1,4 +1,4 @@
-"""What the host's program was at, from markers in the trace: stages, microbatches, data, GC.
+"""What the host's program was at, from the trace: stages, microbatches, data, GC, waits.
 
 The runner's own markers come first: they leave the wait for a receive out of
 a stage's work. Where there are none, the names that torch's pipeline schedules
@@ -22,12 +22,17 @@ LETTERS = {
     "F": Phase.FORWARD, "B": Phase.BACKWARD, "I": Phase.INPUT, "W": Phase.WEIGHT,
     "L": Phase.LOSS, "R": Phase.REDUCE,
 }  # fmt: skip
-WORDS = {"recv": Phase.RECV, "send": Phase.SEND, "data": Phase.DATA, "gc": Phase.GC}
+WORDS = {
+    "recv": Phase.RECV, "send": Phase.SEND, "data": Phase.DATA, "gc": Phase.GC,
+    "sync": Phase.SYNC,
+}  # fmt: skip
 
 _OURS = re.compile(rf"{PREFIX}PP:(\d+)([{''.join(LETTERS)}])(\d*)$")
 _TORCH = re.compile(r"PP:(\d+)([FBIW])(\d+)$")
 _GPIPE = re.compile(r"(Forward|Backward) (\d+)$")
 _DATA = re.compile(r"enumerate\(DataLoader\)#")
+# Calls in which the host waits for the device, of CUDA, HIP and others.
+_SYNC = re.compile(r"(?:cuda|hip|cu|xpu)\w*Synchronize")
 
 Meaning = tuple[int, int, int]  # phase, stage, microbatch
 
@@ -52,7 +57,9 @@ def spans_of(events: Events) -> tuple[Spans, tuple[Diagnostic, ...]]:
     known = [other or meant for other, meant in zip(meanings, pipeline, strict=True)]
     if not any(meant is not None for meant in known):
         return NO_SPANS, ()
-    rows = events.rows(names.OPERATOR_CATEGORIES | names.ANNOTATION_CATEGORIES)
+    rows = events.rows(
+        names.OPERATOR_CATEGORIES | names.ANNOTATION_CATEGORIES | names.LAUNCH_CATEGORIES
+    )
     is_marker = np.array([meant is not None for meant in known], dtype=np.bool_)
     rows = rows[is_marker[events.columns.name[rows]]]
     return _spans(events, rows, known), note
@@ -62,7 +69,9 @@ def _meaning(text: str) -> Meaning | None:
     """Markers that belong to no stage."""
     if text.startswith(PREFIX) and text[len(PREFIX) :] in WORDS:
         return WORDS[text[len(PREFIX) :]], MISSING, MISSING
-    return (Phase.DATA, MISSING, MISSING) if _DATA.match(text) else None
+    if _DATA.match(text):
+        return Phase.DATA, MISSING, MISSING
+    return (Phase.SYNC, MISSING, MISSING) if _SYNC.match(text) else None
 
 
 def _ours(text: str) -> Meaning | None:

@@ -63,6 +63,8 @@ _COLLECTIVE_TABLE = tuple((re.compile(pattern, re.IGNORECASE), op) for pattern, 
 CPU_COMMUNICATION_OPERATOR = re.compile(
     r"c10d::|_c10d_functional|c10d_functional|record_param_comms|gloo:|nccl:|mpi:|ucc:"
 )
+# Operators whose inputs tell how an uneven all_to_all splits: (place of output, of input splits).
+SPLIT_OPERATORS = {"c10d::alltoall_base_": (3, 4)}
 # Operators that compute: those of a library. Autograd nodes and functions only contain them.
 CPU_COMPUTE_OPERATOR = re.compile(
     r"(?!c10d|_c10d|autograd::|gloo:|nccl:|mpi:|ucc:|profiler::)\w+::"

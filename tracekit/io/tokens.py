@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracekit.core.trace import Int64
 from tracekit.io.events import LONGEST_NAME, MISSING
-from tracekit.io.names import CPU_COMMUNICATION_OPERATOR
+from tracekit.io.names import CPU_COMMUNICATION_OPERATOR, SPLIT_OPERATORS
 
 # Below this many microseconds a float64 still tells nanoseconds apart.
 EXACT_US = 1 << 43
@@ -55,8 +55,11 @@ class Args(msgspec.Struct, gc=False):
     group_ranks: msgspec.Raw = msgspec.field(
         name="Process Group Ranks", default_factory=msgspec.Raw
     )
+    in_split: msgspec.Raw = msgspec.field(name="In split size", default_factory=msgspec.Raw)
+    out_split: msgspec.Raw = msgspec.field(name="Out split size", default_factory=msgspec.Raw)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
     input_type: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default_factory=msgspec.Raw)
 
 
 class Event(msgspec.Struct, gc=False):
@@ -93,7 +96,7 @@ _COMMUNICATION_FIELDS = tuple(
     for name in Args.__struct_fields__
     if name
     not in {"correlation", "external_id", "external_id_2021", "device", "stream",
-            "group_ranks", "input_dims", "input_type"}
+            "group_ranks", "in_split", "out_split", "input_dims", "input_type", "concrete"}
 )  # fmt: skip
 
 
@@ -238,13 +241,16 @@ def communication_args(args: Args, name: str) -> dict[str, Any]:
             for field in _COMMUNICATION_FIELDS
             if (value := getattr(args, field)) is not None
         }
-        if args.group_ranks:
-            found["group_ranks"] = _list(args.group_ranks)
+        for field in ("group_ranks", "in_split", "out_split"):
+            if raw := getattr(args, field):
+                found[field] = _list(raw)
         return found
     if args.input_dims and CPU_COMMUNICATION_OPERATOR.match(name):
         found = {"input_dims": _list(args.input_dims)}
         if args.input_type:
             found["input_type"] = _list(args.input_type)
+        if args.concrete and name in SPLIT_OPERATORS:
+            found["concrete"] = _list(args.concrete)
         return found
     return {}
 
