@@ -176,6 +176,19 @@ def test_coalesced_transfers_have_no_partner() -> None:
     assert all((trace.calls.peer == -1).all() for trace in run.traces)
 
 
+def test_what_is_untraced_leaves_no_trace() -> None:
+    run, _ = _codes(Spec(pp=2, tp=2, untraced=("send", "recv")))
+    assert _rows(run.traces[0], ("send", "recv")) == []
+    assert len(_rows(run.traces[0], ("all_reduce",))) == len(run.traces[0].calls) > 0
+
+
+def test_ranks_of_a_host_can_share_a_clock() -> None:
+    spec = Spec(dp=8, ranks_per_host=4, offset_ms=50, host_clocks=True)
+    offsets = [row["offset_ns"] for row in simulate.truth(spec)["clock"]]
+    assert len(set(offsets[:4])) == len(set(offsets[4:])) == 1
+    assert offsets[0] != offsets[4]
+
+
 def test_a_replayed_graph_has_one_launch_and_no_operators() -> None:
     run, _ = _codes(Spec(pp=2, tp=2, graph=True, steps=2))
     kernels = run.traces[0].kernels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.core.topology import Group
@@ -86,12 +87,12 @@ def numbering(spec: Spec, ops: tuple[Op, ...]) -> Numbering:
     return Numbering(tuple(seq), tuple(alias))
 
 
-def rank_text(ranks: tuple[int, ...]) -> str:
-    """A list of ranks as Kineto writes it: cut when it is long."""
-    if len(ranks) > LONGEST_LIST:
-        shown = ", ".join(map(str, ranks[: LONGEST_LIST - 1]))
-        return f"[{shown}, ..., {ranks[-1]}]"
-    return "[" + ", ".join(map(str, ranks)) + "]"
+def list_text(numbers: Sequence[int]) -> str:
+    """A list as Kineto writes it: cut when it is long."""
+    if len(numbers) > LONGEST_LIST:
+        shown = ", ".join(map(str, numbers[: LONGEST_LIST - 1]))
+        return f"[{shown}, ..., {numbers[-1]}]"
+    return "[" + ", ".join(map(str, numbers)) + "]"
 
 
 def elements(job: Job, op: Op) -> tuple[int, int]:
@@ -137,5 +138,5 @@ def group_arguments(group: Group) -> str:
     return (
         f'"Process Group Name": "{group.name}", '
         f'"Process Group Description": "{group.description}", '
-        f'"Process Group Ranks": "{rank_text(group.ranks)}"'
+        f'"Process Group Ranks": "{list_text(group.ranks)}"'
     )

@@ -34,6 +34,9 @@ def clocks(spec: Spec) -> tuple[Clock, ...]:
     random = np.random.default_rng([spec.seed, 2])
     offset = np.rint(random.uniform(-1, 1, spec.world_size) * spec.offset_ms * 1e6)
     drift = random.uniform(-1, 1, spec.world_size) * spec.drift_ppm
+    if spec.host_clocks:
+        first = np.arange(spec.world_size) // spec.ranks_per_host * spec.ranks_per_host
+        offset, drift = offset[first], drift[first]
     given = spec.offsets_ns or offset.astype(np.int64).tolist()
     return tuple(
         Clock(int(off), round(float(ppm), 6)) for off, ppm in zip(given, drift, strict=True)

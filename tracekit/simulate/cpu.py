@@ -50,7 +50,7 @@ def _operation(job: Job, out: PatternWriter, lane: Lane, row: int, workers: dict
             dims = f'"Input Dims": [[{job.spec.seq}, {job.spec.hidden}]], "Input type": ["float"]'
             text = event("cpu_op", CLASSES[op.name].operator, HOST, f"{own}, {dims}")
             out.add(text, row, START, END)
-        case Do.COLLECTIVE | Do.SEND | Do.RECV:
+        case Do.COLLECTIVE | Do.SEND | Do.RECV if op.name not in job.spec.untraced:
             _call(out, row, op, workers)
         case Do.PAUSE if op.name in PAUSES and (lane.costs.host_ns[row] > 0).any():
             text = event("user_annotation", PAUSES[op.name], HOST, own)
@@ -95,6 +95,8 @@ def records(job: Job, lane: Lane, rank: int, shown: Int64, sizes: Mapping[int, i
     collectives, transfers = [], []
     for row, (launch, end) in enumerate((shown[:, [LAUNCH, END]] + BASE_NS).tolist()):
         op = lane.ops[row % len(lane.ops)]
+        if op.name in job.spec.untraced:
+            continue
         if op.do in (Do.SEND, Do.RECV):
             peer = rank + (op.peer - job.coordinate(rank, "pp")) * job.width
             size = op.size * op.width

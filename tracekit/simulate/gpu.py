@@ -60,7 +60,7 @@ class _Writer:
         match op.do:
             case Do.COMPUTE:
                 self._kernel(row, op, stream)
-            case Do.COLLECTIVE | Do.SEND | Do.RECV:
+            case Do.COLLECTIVE | Do.SEND | Do.RECV if op.name not in self.spec.untraced:
                 self._call(row, op, stream)
             case Do.PAUSE:
                 self._pause(row, op)

@@ -56,6 +56,7 @@ class Spec:
         faults: as in ``--fault``.
         offset_ms, drift_ppm: each rank's clock is off by up to so much, either way.
         offsets_ns: the clocks' exact errors instead, by rank.
+        host_clocks: the ranks of a host share one clock.
         missing: ranks without a trace.
         cut_steps: each rank's window misses up to so many steps at either end.
 
@@ -71,6 +72,7 @@ class Spec:
         alias: a second name for each tensor-parallel group, used every other time.
         tp_kernels: "nccl", or kernels of an engine's own: "custom" (vLLM), "symmetric" (torch).
         coalesced: p2p kernels without arguments, as of ``batch_isend_irecv``.
+        untraced: operations that leave no trace at all: "send", "recv", "all_reduce", ...
         graph: kernels of a stage's work replayed from a graph: one launch, no operators.
         markers: ProfilerStep annotations.
         stage_markers: annotations of the stages' work: "tracekit", "torch" or "none".
@@ -126,6 +128,7 @@ class Spec:
     offset_ms: float = 0.0
     drift_ppm: float = 0.0
     offsets_ns: tuple[int, ...] = ()
+    host_clocks: bool = False
     missing: tuple[int, ...] = ()
     cut_steps: float = 0.0
 
@@ -139,6 +142,7 @@ class Spec:
     alias: bool = False
     tp_kernels: Literal["nccl", "custom", "symmetric"] = "nccl"
     coalesced: bool = False
+    untraced: tuple[str, ...] = ()
     graph: bool = False
     markers: bool = True
     stage_markers: Literal["tracekit", "torch", "none"] = "tracekit"

@@ -111,7 +111,7 @@ class _Rank:
                 str(int(rows.sum()) * hidden) for rows in (sent, got)
             )
             words[f"in split {row}"], words[f"out split {row}"] = (
-                str(rows.tolist()) for rows in (sent, got)
+                calls.list_text(rows.tolist()) for rows in (sent, got)
             )
         return words
 
