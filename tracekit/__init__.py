@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tracekit.core.errors import (
@@ -24,6 +25,7 @@ __all__ = [
     "UsageError",
     "analyze",
     "load",
+    "profile",
     "report",
 ]
 
@@ -31,6 +33,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "profile":
+        return importlib.import_module("tracekit.profile")  # it can be called
     # pandas takes most of a second to import; `tracekit --help` should not pay for it.
     if name in __all__:
         from tracekit import api

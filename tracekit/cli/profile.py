@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tracekit.core.errors import UsageError
-from tracekit.profile import checks, launch, place
+from tracekit.profile import checks, launch, place, script
 from tracekit.profile.plan import Options
 from tracekit.profile.presets import PRESETS
 
@@ -134,6 +135,22 @@ def profile(
     backend: Annotated[
         str, typer.Option(help="auto, gloo or nccl.", show_default="nccl on GPUs, else gloo")
     ] = DEFAULTS.backend,
+    repeat: Annotated[int, typer.Option(help="For a script: recordings, one after the other.")] = 1,
+    step_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION|CLASS",
+            help="For a script: each call of this function, or of this class of model, is a step.",
+            show_default="the first optimizer's steps",
+        ),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="START:SECONDS",
+            help="For a script: record this stretch of time, on all ranks, instead of steps.",
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(help="Seconds that a rank waits for another before the job fails.")
     ] = DEFAULTS.timeout_s,
@@ -145,11 +162,23 @@ def profile(
     Without a launcher the ranks are started here.
     Under torchrun, srun or mpirun each process becomes one of them.
 
+    A script of your own comes after --, unchanged: its steps are those of its first
+    optimizer, or what --step-of or --window say. Its exit code is kept.
+
     Example: tracekit profile dp --dp 2 --tp 2 --fault delay:2:40 -o my-run
+
+    A script: tracekit profile --ranks 2 -o my-run -- train.py --lr 0.1
 
     On a cluster: torchrun --nproc-per-node 4 --no-python tracekit profile pp -o my-run
     """
     given = target or []
+    if _is_script(given):
+        window_s = _window(window)
+        request = script.Request(
+            command=tuple(given), ranks=ranks, warmup=warmup, active=steps, repeat=repeat,
+            step_of=step_of, window=window_s,
+        )  # fmt: skip
+        raise typer.Exit(_script(request, out, force))
     degrees = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "fsdp": fsdp}
     options = Options(
         workload=_workload(given),
@@ -186,6 +215,35 @@ def profile(
         measure_overhead=measure_overhead,
     )
     _built_in(options, out, force)
+
+
+def _is_script(target: Sequence[str]) -> bool:
+    """Whether this is something to start, and no built-in workload or a misspelt one."""
+    if not target or target[0] in checks.WORKLOADS:
+        return False
+    first = target[0]
+    return len(target) > 1 or first.endswith(".py") or "/" in first or bool(shutil.which(first))
+
+
+def _window(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        start, length = map(float, text.split(":"))
+    except ValueError:
+        raise UsageError(f"--window {text!r}: give START:SECONDS, such as 30:5") from None
+    return start, length
+
+
+def _script(request: script.Request, out: Path | None, force: bool) -> int:
+    """Run a script, say what became of it, and return its own exit code."""
+    name = Path(request.command[-1 if request.command[0] == "-m" else 0]).stem
+    outcome = script.run(request, out or Path(f"tracekit-{name}"), force=force)
+    for note in outcome.notes:
+        typer.echo(f"tracekit: {note}", err=True)
+    if outcome.folder is not None:
+        _conclude(outcome.folder)
+    return outcome.exit_code
 
 
 def _workload(target: Sequence[str]) -> str:

@@ -23,8 +23,7 @@ import torch
 from tracekit.profile import hardware, network
 from tracekit.profile import place as places
 from tracekit.profile.plan import Plan
-from tracekit.workloads import Compute, Mode, model
-from tracekit.workloads.parts import BATCH_AXES
+from tracekit.workloads.spec import BATCH_AXES, Compute, Mode
 
 ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_")
 SECRET_WORDS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
@@ -114,6 +113,9 @@ def _job(plan: Plan, nodes: int | None) -> dict[str, Any]:
 
 
 def _workload(plan: Plan) -> dict[str, Any]:
+    # Late: a script's process needs what is above, and not the models.
+    from tracekit.workloads import model
+
     spec = plan.spec
     sleeps = spec.compute is Compute.SLEEP
     return {

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch._C._profiler import _RecordFunctionFast
-from torch.distributed.pipelining import schedules, stage
 
 from tracekit.core.trace import Phase
 from tracekit.io import markers
@@ -31,7 +31,11 @@ def mark(phase: Phase, number: int = -1, microbatch: int = -1) -> _RecordFunctio
 @contextlib.contextmanager
 def pipeline() -> Iterator[None]:
     """Mark every stage's work while open."""
-    base, runner = stage._PipelineStageBase, schedules._PipelineSchedule
+    stages, schedules = loaded("stage"), loaded("schedules")
+    if stages is None or schedules is None:
+        yield
+        return
+    base, runner = stages._PipelineStageBase, schedules._PipelineSchedule
     with contextlib.ExitStack() as wrapped:
         for owner, name, wrapper in (
             (base, "forward_one_chunk", _forward),
@@ -42,6 +46,11 @@ def pipeline() -> Iterator[None]:
         ):
             wrapped.enter_context(replaced(owner, name, wrapper))
         yield
+
+
+def loaded(name: str) -> Any:
+    """A module of torch's pipelining, None as long as nothing here has imported it."""
+    return sys.modules.get(f"torch.distributed.pipelining.{name}")
 
 
 @contextlib.contextmanager

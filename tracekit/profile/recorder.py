@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import schedules
 from torch.utils.hooks import RemovableHandle
 
 from tracekit.core.trace import Phase
@@ -53,6 +52,7 @@ class Recorder:
         with contextlib.ExitStack() as open_:
             open_.enter_context(marks.pipeline())
             open_.enter_context(marks.garbage_collection())
+            schedules = marks.loaded("schedules")
             open_.enter_context(marks.replaced(schedules, "_batch_p2p", self._posting))
             open_.enter_context(
                 marks.replaced(schedules, "_wait_batch_p2p", lambda original: self._wait)

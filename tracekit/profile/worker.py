@@ -22,7 +22,7 @@ from torch.profiler import profile as torch_profile
 from tracekit import workloads
 from tracekit.core.fault import SlowLink
 from tracekit.io import manifest, records
-from tracekit.profile import clock, conditions, network, recorder
+from tracekit.profile import clock, conditions, groups, network, recorder
 from tracekit.profile import plan as plans
 from tracekit.profile.faults import Planter
 from tracekit.profile.place import Place
@@ -105,7 +105,7 @@ def profile(plan: Plan, place: Place, folder: Path, report: Report) -> None:
     report("writing")
     _write(recording, place.rank, samples, folder, file)
     overhead = _measure_overhead(plan, steps, workload) if plan.measure_overhead else None
-    part = _Part(file, _groups(mesh), recording.losses)
+    part = _Part(file, groups.entries(_axes(mesh)), recording.losses)
     parts: list[Any] = [None] * place.world_size
     dist.gather_object(part, parts if place.rank == 0 else None)
     if place.rank == 0:
@@ -249,25 +249,15 @@ def _measure_overhead(plan: Plan, steps: _Steps, workload: workloads.Workload) -
     }
 
 
-def _groups(mesh: DeviceMesh) -> list[manifest.GroupEntry]:
-    """The process groups that this rank is a member of."""
-    axes = {mesh.get_group(name).group_name: name for name in mesh.mesh_dim_names or ()}
-    return [
-        manifest.GroupEntry(
-            name=group.group_name,
-            description=group.group_desc,
-            axis=axes.get(group.group_name),
-            ranks=sorted(members),
-        )
-        for group, members in dist.distributed_c10d._world.pg_group_ranks.items()
-        if isinstance(group, dist.ProcessGroup)
-    ]
+def _axes(mesh: DeviceMesh) -> dict[str, str]:
+    """Mesh axis of each group by the group's name."""
+    return {mesh.get_group(name).group_name: name for name in mesh.mesh_dim_names or ()}
 
 
 def _manifest(
     plan: Plan, parts: list[_Part], known: dict[str, Any], overhead: dict[str, Any] | None
 ) -> manifest.Manifest:
-    groups = {(group.name, *group.ranks): group for part in parts for group in part.groups}
+    members = {(group.name, *group.ranks): group for part in parts for group in part.groups}
     losses = [part.losses for part in parts if part.losses]
     return manifest.Manifest(
         schema=manifest.SCHEMA,
@@ -276,7 +266,7 @@ def _manifest(
         topology=manifest.TopologyEntry(
             world_size=plan.world_size,
             axes=plan.degrees,
-            groups=sorted(groups.values(), key=lambda group: (group.axis or "", group.ranks)),
+            groups=sorted(members.values(), key=lambda group: (group.axis or "", group.ranks)),
         ),
         steps=manifest.StepsEntry(warmup=plan.warmup, active=plan.steps),
         files=[part.file for part in parts],

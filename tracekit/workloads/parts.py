@@ -9,11 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from tracekit.workloads import dp, ep, fsdp, model, tp
-from tracekit.workloads.spec import Spec
-
-# Each rank of these axes computes on sequences of its own.
-BATCH_AXES = ("dp", "fsdp", "ep")
-
+from tracekit.workloads.spec import BATCH_AXES, Spec
 
 def axes(mesh: DeviceMesh) -> tuple[str, ...]:
     """Names of the mesh's axes."""

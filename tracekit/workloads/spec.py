@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+# Each rank of these axes computes on sequences of its own.
+BATCH_AXES = ("dp", "fsdp", "ep")
+
+
 class RoutingKind(str, Enum):
     """How tokens are spread over experts."""
 
