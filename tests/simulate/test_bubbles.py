@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulate.jobs import ideal
 from tracekit import simulate
-from tracekit.core import schedule
+from tracekit.core import bubble, schedule
 from tracekit.simulate import Spec
 
 CASES = [
@@ -34,7 +34,7 @@ def test_without_latency_and_noise_they_are_the_closed_forms(
         layers=ranks * chunks, steps=2,
     )  # fmt: skip
     ns = 100_000 * chunks  # of a rank's chunks together
-    expected = schedule.closed_form_bubble(spec.pipeline(), ns, ns, ns)
+    expected = bubble.closed_form_bubble(spec.pipeline(), ns, ns, ns)
     for row in simulate.truth(spec)["bubbles"]:
         assert row["bubble_ns"] == row["schedule_ns"] == expected
         assert row["busy_ns"] == 3 * ns * microbatches

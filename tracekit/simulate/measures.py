@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.core.schedule import Action, Pipeline, replay
+from tracekit.core.bubble import replay
+from tracekit.core.schedule import Action, Pipeline
 from tracekit.core.trace import Int64
 from tracekit.simulate import calls
 from tracekit.simulate.clock import BASE_NS, START_NS
