@@ -51,7 +51,7 @@ def simulate(
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        write.write(timeline, partial, compress=compress, progress=progress)
+        write.write(timeline, partial, compress=compress, truth_too=True, progress=progress)
         partial.chmod(0o755)
         partial.replace(folder)
     finally:
@@ -69,7 +69,9 @@ def load(spec: Spec, **options: Any) -> Run:
     from tracekit.api import load as load_run
 
     with tempfile.TemporaryDirectory() as place:
-        folder = simulate(spec, Path(place) / spec.name, compress=False)
+        folder = Path(place) / "run"
+        timeline = engine.run(checked(spec))
+        write.write(timeline, folder, compress=False, truth_too=False, progress=_silent)
         return load_run(folder, **options)
 
 

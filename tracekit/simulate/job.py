@@ -83,6 +83,15 @@ class Job:
 
     def named(self, rank: int) -> dict[str, Group]:
         """The groups of a rank as it names them, by axis; "tp alias" is tp's second one."""
+        if rank not in self._named:
+            self._named[rank] = self._names_of(rank)
+        return self._named[rank]
+
+    @cached_property
+    def _named(self) -> dict[int, dict[str, Group]]:
+        return {}
+
+    def _names_of(self, rank: int) -> dict[str, Group]:
         axes = [axis for axis in AXES if self.spec.degree(axis) > 1]
         found = {axis: self.group(rank, axis) for axis in (WORLD, *axes)}
         if self.spec.group_names == "local":

@@ -35,9 +35,8 @@ def collectives(timeline: Timeline) -> dict[str, list[Any]]:
     """
     columns: dict[str, list[Any]] = defaultdict(list)
     for pp, lane in enumerate(timeline.lanes):
-        instance = list(_instances(timeline, lane))
-        for row, op, number, key in instance:
-            _call(columns, timeline, pp, lane, (row, op, number, key))
+        for call in _instances(timeline, lane):
+            _call(columns, timeline, pp, lane, call)
     return dict(columns)
 
 

@@ -26,7 +26,9 @@ _FIRST_PID = 10_000
 _FASTEST = 1  # of gzip's levels: traces are large and made to be read once
 
 
-def write(timeline: Timeline, folder: Path, *, compress: bool, progress: Progress) -> Path:
+def write(
+    timeline: Timeline, folder: Path, *, compress: bool, truth_too: bool, progress: Progress
+) -> None:
     """Write the run folder; the manifest comes last, so a folder that has one is whole."""
     spec, job = timeline.job.spec, timeline.job
     traces = folder / "traces"
@@ -44,11 +46,11 @@ def write(timeline: Timeline, folder: Path, *, compress: bool, progress: Progres
             name = f"rank-{rank:05}.0.pt.trace.json" + (".gz" if compress else "")
             _store(traces / name, one.document(pattern, seen[rank]), compress)
             files.append(manifest.FileEntry(rank, f"traces/{name}", one.write_records(folder)))
-    progress("truth")
-    found = truth.of(timeline, own, seen)
-    (folder / "truth.json").write_text(json.dumps(found) + "\n")
-    manifest.write(folder, _manifest(job, files, found))
-    return folder
+    if truth_too:
+        progress("truth")
+        found = truth.of(timeline, own, seen)
+        (folder / "truth.json").write_text(json.dumps(found) + "\n")
+    manifest.write(folder, _manifest(job, files))
 
 
 def fresh(folder: Path, force: bool) -> None:
@@ -185,9 +187,7 @@ def base_ns(spec: Spec, rank: int) -> int:
     return BASE_NS - (BASE_GRID_NS if spec.bases == "mixed" and rank % 2 else 0)
 
 
-def _manifest(
-    job: Job, files: list[manifest.FileEntry], found: dict[str, Any]
-) -> manifest.Manifest:
+def _manifest(job: Job, files: list[manifest.FileEntry]) -> manifest.Manifest:
     spec = job.spec
     topology = None
     if spec.manifest:
@@ -206,7 +206,7 @@ def _manifest(
         topology=topology,
         steps=manifest.StepsEntry(0, spec.steps),
         files=files,
-        truth=found["planted"],
+        truth=truth.planted(job),
     )
 
 
