@@ -81,6 +81,31 @@ def trace(
     )
 
 
+def longer(trace: RankTrace, by_ms: float, jitter: Sequence[float] = ()) -> RankTrace:
+    """The trace with every step and its compute ``by_ms`` longer, each by its own jitter."""
+    steps, kernels = trace.steps, trace.kernels
+    count = len(steps)
+    noise = np.resize(np.array(jitter or (0.0,)), count)
+    extra = ((by_ms + noise) * MS).astype(np.int64)
+    shift = np.concatenate(([0], np.cumsum(extra)[:-1]))
+    start = kernels.start_ns + shift[kernels.step]
+    first = np.arange(len(kernels)) % 3 == 0  # each step's compute kernel
+    end = kernels.end_ns + shift[kernels.step] + extra[kernels.step]
+    return dataclasses.replace(
+        trace,
+        steps=dataclasses.replace(
+            steps, start_ns=steps.start_ns + shift, end_ns=steps.end_ns + shift + extra
+        ),
+        kernels=dataclasses.replace(
+            kernels, start_ns=np.where(first, start, start + extra[kernels.step]), end_ns=end
+        ),
+    )
+
+
+def changed(group: str, **values: object) -> dict[str, object]:
+    return {**CONDITIONS, group: {**CONDITIONS[group], **values}}
+
+
 def run(
     *traces: RankTrace,
     name: str = "tp 2",

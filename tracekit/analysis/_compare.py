@@ -175,9 +175,12 @@ def compare(
     """
     conditions = differences(base.run, new.run, allowed)
     obstacles = any(item.status is Status.DIFFERS for item in conditions)
+    names = (base.run.name, new.run.name)
+    if names[0] == names[1]:
+        names = (f"{names[0]} (base)", f"{names[1]} (new)")
     return CompareResult(
-        base=base.run.name,
-        new=new.run.name,
+        base=names[0],
+        new=names[1],
         conditions=conditions,
         comparable=not obstacles,
         forced=obstacles and force,
@@ -237,13 +240,20 @@ def _verdicts(
         # A part that neither run has is no news.
         if len(left) and len(right) and (left.any() or right.any()):
             again = [per_step(side, metric, ranks) for side in repeats]
-            rows.append(_row(metric, left, right, again, margin, judged=judged))
+            rows.append(
+                {"metric": metric.name, "label": metric.label}
+                | _row(left, right, again, margin, judged=judged)
+            )
+    if all(trace.device_type == "cpu" for side in (base, new) for trace in side.run.traces):
+        # Without device work, the time of no operator is not known to be idle.
+        rows = [
+            row | ({"label": "unattributed"} if row["metric"] == "idle" else {}) for row in rows
+        ]
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in VERDICTS.names}
     return table(VERDICTS, columns)
 
 
 def _row(
-    metric: Metric,
     left: Float,
     right: Float,
     again: Iterable[Float],
@@ -258,8 +268,6 @@ def _row(
     enough = min(len(left), len(right)) >= LEAST_STEPS
     verdict = judge(new - base, low, high, noise) if judged and enough else Verdict.INCONCLUSIVE
     return {
-        "metric": metric.name,
-        "label": metric.label,
         "base_ns": base,
         "new_ns": new,
         "difference_ns": new - base,

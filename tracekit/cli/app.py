@@ -11,9 +11,11 @@ import typer
 import tracekit
 from tracekit.cli.analyze import analyze
 from tracekit.cli.check import check
+from tracekit.cli.compare import compare
 from tracekit.cli.demo import demo
 from tracekit.cli.profile import profile
 from tracekit.cli.report import report
+from tracekit.cli.scaling import scaling
 from tracekit.cli.simulate import simulate
 from tracekit.core.errors import TracekitError
 
@@ -28,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, profile, analyze, report, check, simulate):
+for command in (demo, profile, analyze, report, compare, scaling, check, simulate):
     app.command(no_args_is_help=command is not demo)(command)
 
 

@@ -17,7 +17,8 @@ from tracekit.core.run import Run
 
 # Names of fields, or of groups of fields, that must be equal. `software.tracekit` only reads.
 HELD = (
-    "workload", "batch", "precision", "cache", "parallel", "profiler", "mesh", "device_type",
+    "workload", "batch", "precision", "cache", "parallel", "mesh", "device_type",
+    "profiler.options", "profiler.warmup",
     "hardware.device", "hardware.count", "hardware.memory_bytes", "hardware.cpu",
     "hardware.network", "software.torch", "software.cuda", "software.nccl", "software.driver",
     "software.python", "software.os",

@@ -10,7 +10,16 @@ from tracekit.core.errors import TracekitError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file beside its place, then rename it there.
+    """Write a text file as UTF-8, whole or not at all.
+
+    Raises:
+        TracekitError: the folder is missing or cannot be written.
+    """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file beside its place, then rename it there.
 
     Raises:
         TracekitError: the folder is missing or cannot be written.
@@ -20,8 +29,8 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise TracekitError(f"{path}: cannot be written ({error.strerror})") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
         umask = os.umask(0)
         os.umask(umask)
         Path(partial).chmod(0o666 & ~umask)

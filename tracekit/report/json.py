@@ -131,13 +131,14 @@ def _analysis(outcome: Outcome) -> dict[str, Any]:
             column.name: clean(getattr(outcome.result, column.name)) for column in analyzer.scalars
         },
         "tables": {
-            name: _table(outcome.tables[name], schema.columns)
+            name: table_document(outcome.tables[name], schema.columns)
             for name, schema in analyzer.tables.items()
         },
     }
 
 
-def _table(frame: pd.DataFrame, columns: Sequence[Column]) -> dict[str, Any]:
+def table_document(frame: pd.DataFrame, columns: Sequence[Column]) -> dict[str, Any]:
+    """A table with the meaning of its columns, as it stands in every document."""
     names = [column.name for column in columns]
     values = [[clean(value) for value in frame[name].tolist()] for name in names]
     return {

@@ -14,9 +14,11 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.analysis._contract import Analyzer, Result
+from tracekit.core.table import Schema
 from tracekit.report.blocks import Answer, Block, Folded, Text, definitions
 from tracekit.report.section import Section
 
@@ -121,12 +123,13 @@ def _found() -> list[AnyPage | RunsPage]:
     return sorted(found, key=lambda page: (page.order, page.slug))
 
 
-def _method(analyzer: Analyzer[Any]) -> Folded:
-    """Method and limits, in the words of the analyzer's own module."""
-    doc = inspect.cleandoc(sys.modules[analyzer.analyze.__module__].__doc__ or "")
+def method_of(module: ModuleType, schemas: Sequence[Schema]) -> Folded:
+    """Method and limits, in the words of the module that measures, and what its columns mean."""
+    doc = inspect.cleandoc(module.__doc__ or "")
     # "Definition" and "Limits" begin a line of their own there, and a paragraph here.
     doc = re.sub(r"\n(?=(Definition|Limits)\b)", "\n\n", doc.replace("``", ""))
-    return Folded(
-        "Method and limits",
-        (Text(doc), definitions(tuple(analyzer.tables.values()))),
-    )
+    return Folded("Method and limits", (Text(doc), definitions(schemas)))
+
+
+def _method(analyzer: Analyzer[Any]) -> Folded:
+    return method_of(sys.modules[analyzer.analyze.__module__], tuple(analyzer.tables.values()))
