@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,3 +128,16 @@ def test_an_unreadable_description(tmp_path: Path, text: str) -> None:
         simulate.from_file(path)
     with pytest.raises(InputError, match="cannot be read"):
         simulate.from_file(tmp_path / "absent.json")
+
+
+def test_every_field_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/simulate.md").read_text()
+    tables = text[text.index("## Fields") : text.index("## truth.json")]
+    named = set(re.findall(r"`(\w+)`", tables))
+    assert {field.name for field in dataclasses.fields(Spec)} <= named
+
+
+def test_every_part_of_the_truth_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/simulate.md").read_text()
+    named = set(re.findall(r"`(\w+)`", text[text.index("## truth.json") :]))
+    assert set(simulate.truth(Spec(steps=1))) <= named
