@@ -7,10 +7,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.profile.raw import RawRun
+from tracekit.core.errors import RankFailedError
+from tracekit.profile import elastic, launch
+from tracekit.profile.plan import Options
 
 COMMAND = [sys.executable, "-c", "from tracekit.cli import main; main()", "profile", "tp"]
 SMALL = ["--hidden", "64", "--heads", "4", "--seq", "32", "--steps", "2", "--warmup", "1"]
@@ -46,6 +50,43 @@ def test_torchrun(tmp_path: Path) -> None:
     )
     assert done.stdout.count("wrote ") == 1  # one voice per job
     whole(out)
+
+
+def elastic_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Path:
+    """As on GPUs: every rank in a fresh process of torch's own launcher."""
+    monkeypatch.setattr(launch.local, "run_ranks", elastic.run_ranks)
+    out = tmp_path / "run"
+    small = {"hidden": 64, "heads": 4, "seq": 32, "steps": 2, "warmup": 1}
+    launch.run(Options(workload="tp", **small, **options), out, on_progress=lambda line: None)
+    return out
+
+
+@pytest.mark.slow
+def test_elastic_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole(elastic_run(tmp_path, monkeypatch))
+
+
+@pytest.mark.slow
+def test_a_failing_rank_of_elastic_launch_shows_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RankFailedError, match=r"end of its log:(.|\n)*Error"):
+        elastic_run(tmp_path, monkeypatch, backend="gloo", device="cpu", timeout_s=1e-9)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_open_mpi(tmp_path: Path) -> None:
+    port = free_port()
+    started = []
+    for rank in (0, 1):
+        own = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2",
+               "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+               "MASTER_PORT": str(port)}  # fmt: skip
+        command = [*COMMAND, "-o", str(tmp_path / "run"), *SMALL]
+        started.append(subprocess.Popen(command, env=os.environ | own))
+    assert [process.wait(timeout=120) for process in started] == [0, 0]
+    whole(tmp_path / "run")
 
 
 def slurm(rank: int, out: Path, port: int) -> subprocess.Popen[str]:

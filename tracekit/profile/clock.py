@@ -25,6 +25,8 @@ _TIME = struct.Struct("!q")
 
 def hosts(place: Place) -> list[int]:
     """The first rank of each host, by local rank: alone on one, the clock needs no samples."""
+    if place.world_size == 1:
+        return [place.rank]
     leaders: list[int | None] = [None] * place.world_size
     dist.all_gather_object(leaders, place.rank if place.local_rank == 0 else None)
     return [rank for rank in leaders if rank is not None]

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from tracekit.core.errors import RankFailedError, UsageError
-from tracekit.profile import local
+from tracekit.profile import elastic, local
 from tracekit.profile import place as places
 from tracekit.profile import plan as plans
 from tracekit.profile.local import TAIL_LINES
@@ -71,8 +71,10 @@ def run(
             on_progress("loading torch")
             for name in PRELOAD:
                 importlib.import_module(name)
+            # A process that uses a GPU cannot be forked.
+            start = elastic.run_ranks if plan.device == "cuda" else local.run_ranks
             with partial_folder(out) as folder:
-                local.run_ranks(plan, folder, on_progress)
+                start(plan, folder, on_progress)
                 publish(folder, out)
     return out
 

@@ -34,8 +34,12 @@ class Place:
     init_method: str
 
 
-def from_environment(environment: Mapping[str, str]) -> Place | None:
-    """This process's place in a launched job of several ranks, or None if it stands alone.
+def from_environment(environment: Mapping[str, str], least: int = 2) -> Place | None:
+    """This process's place in a launched job, or None if it stands alone.
+
+    Args:
+        environment: of this process.
+        least: fewest ranks that make a job; a single rank needs no launcher.
 
     Raises:
         UsageError: a launcher started it but left out what is needed to meet.
@@ -44,7 +48,7 @@ def from_environment(environment: Mapping[str, str]) -> Place | None:
         if mark not in environment or size_key not in environment:
             continue
         rank, size = _number(environment, rank_key), _number(environment, size_key)
-        if size < 2:
+        if size < least:
             continue
         local = _number(environment, local_key) if local_key in environment else rank
         return Place(rank, local, size, _meeting(environment, size))
