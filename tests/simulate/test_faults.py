@@ -37,6 +37,8 @@ def test_a_slow_stage() -> None:
         {"kind": "stage", "members": [2]},
     ]
     assert 1.1 < truth["loss"]["slowdown"] < 1.25
+    # Shared out evenly, the same work would still be more than without the fault.
+    assert 1 < truth["loss"]["rebalanced_slowdown"] < truth["loss"]["slowdown"]
 
 
 @pytest.mark.parametrize("shape", [{"pp": 4}, {"tp": 4}, {"dp": 4}, {"ep": 4}])

@@ -109,6 +109,8 @@ def test_toml_is_read_where_python_can(tmp_path: Path) -> None:
         ({"noise_ratio": -1.0}, "not negative"),
         ({"forward_us": 0}, "above 0"),
         ({"contention": {"*": 0.5}}, "at least 1"),
+        ({"contention": {"gemm": 1.5}}, "'gemm' is not known; choose from norm, qkv"),
+        ({"untraced": ["sends"]}, "'sends' is not known"),
         ({"backend": "gloo", "fsdp": 2}, "gloo has no fsdp"),
         ({"missing": [0]}, "no rank is left"),
         ({"offsets_ns": [1, 2]}, "2 for 1 ranks"),

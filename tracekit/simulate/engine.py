@@ -138,7 +138,6 @@ class _Running:
         zero = np.zeros(job.width, dtype=np.int64)
         self.host, self.compute = zero, zero
         self.streams: dict[str, Int64] = {}
-        self.after: dict[str, int] = {}  # the last unsettled row of a stream
         self.open: dict[str, list[int]] = defaultdict(list)  # posted, not settled, in order
         self.rows: dict[Key, int] = {}  # the last row of a key
         self.settled = np.zeros(self.total, dtype=np.bool_)

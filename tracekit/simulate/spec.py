@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +14,11 @@ import msgspec
 from tracekit.core import fault
 from tracekit.core import schedule as schedules
 from tracekit.core.errors import InputError, UsageError
+from tracekit.simulate.model import CLASSES
 from tracekit.simulate.shares import Floats, shares
 
 AXES = ("pp", "dp", "fsdp", "ep", "tp")  # outermost first, as in core.topology
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "recv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +282,14 @@ def _check_times(spec: Spec) -> None:
             raise UsageError(f"{name}: must be above 0")
     if any(value < 1 for value in (*spec.contention.values(), spec.transfer_contention)):
         raise UsageError("contention: a slowdown is at least 1")
+    _check_names("contention", spec.contention, (*CLASSES, "*"))
+    _check_names("untraced", spec.untraced, OPERATIONS)
+
+
+def _check_names(field: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{field}: {name!r} is not known; choose from {', '.join(known)}")
 
 
 def _check_fault(spec: Spec, planted: fault.Fault) -> None:

@@ -167,7 +167,8 @@ def steps(timeline: Timeline) -> list[dict[str, int]]:
 def loss(timeline: Timeline) -> dict[str, Any]:
     """Against the clean twin: the same job, the same noise, without any fault.
 
-    ``slowdown`` is over all steps but the first. ``each`` says of every fault what it costs
+    ``slowdown`` is over all steps but the first; ``rebalanced_slowdown`` is against the clean
+    twin with all stages alike, each as long as the mean of them is now. ``each`` says of every fault what it costs
     alone, and what is won back when only it goes: two that hide behind each other win nothing.
     """
     faults = timeline.job.spec.faults
@@ -193,8 +194,22 @@ def loss(timeline: Timeline) -> dict[str, Any]:
         "lost_ns": (actual - clean).tolist(),
         "slowdown": total / ideal,
         "waste_ratio": 1 - ideal / total,
+        "rebalanced_slowdown": total / _counted(_rebalanced(timeline.job.spec)),
         "each": each,
     }
+
+
+def _rebalanced(spec: Spec) -> Int64:
+    """Step times of the job without faults, the work of its stages shared out evenly."""
+    place = spec.pipeline().placement
+    factors = list(spec.stage_factors or [1.0] * place.stages)
+    for planted in spec.planted():
+        if isinstance(planted, fault.SlowStage):
+            for stage in place.stages_of(planted.stage):
+                factors[stage] *= planted.factor
+    mean = sum(factors) / len(factors)
+    even = dataclasses.replace(spec, faults=(), stage_factors=(mean,) * place.stages)
+    return step_times(engine.run(even))
 
 
 def _counted(times: Int64) -> int:
