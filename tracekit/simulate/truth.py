@@ -168,8 +168,9 @@ def loss(timeline: Timeline) -> dict[str, Any]:
     """Against the clean twin: the same job, the same noise, without any fault.
 
     ``slowdown`` is over all steps but the first; ``rebalanced_slowdown`` is against the clean
-    twin with all stages alike, each as long as the mean of them is now. ``each`` says of every fault what it costs
-    alone, and what is won back when only it goes: two that hide behind each other win nothing.
+    twin with all stages alike, each as long as the mean of them is now. ``each`` says of every
+    fault what it costs alone, and what is won back when only it goes: two that hide behind
+    each other win nothing.
     """
     faults = timeline.job.spec.faults
     actual = step_times(timeline)
