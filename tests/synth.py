@@ -2,7 +2,8 @@
 
 Each piece is KIND START-END in ns, with K compute, C communication, M memory;
 then in any order ``sN`` the stream, ``dN`` the device, ``@AXIS`` the process
-group of a communication, and a word for the kernel's name.
+group of a communication or ``@AXIS:0,1`` with its ranks, ``#N`` its sequence number,
+``op:NAME``, ``bytes:N``, ``peer:RANK`` of it, and a word for the kernel's name.
 """
 
 from __future__ import annotations
@@ -16,22 +17,34 @@ from tracekit.core.trace import Calls, KernelKind, Kernels, RankTrace, StepFlag,
 _KINDS = {"K": KernelKind.COMPUTE, "C": KernelKind.COMMUNICATION, "M": KernelKind.MEMORY}
 
 
-def rank(number: int, text: str, steps: str = "", device_type: str = "gpu") -> RankTrace:
+def rank(
+    number: int,
+    text: str,
+    steps: str = "",
+    device_type: str = "gpu",
+    *,
+    unit_ns: int = 1,
+    host: str | None = None,
+    first_step: int = 0,
+    marked: bool = True,
+) -> RankTrace:
     """One rank; ``steps`` like "0-200 200-400", numbered from 0, the first one unflagged."""
-    windows = [tuple(map(int, part.split("-"))) for part in steps.split()]
-    rows = [_piece(part.split()) for part in text.split("|") if part.strip()]
+    windows = [tuple(int(at) * unit_ns for at in part.split("-")) for part in steps.split()]
+    rows = [_piece(part.split(), unit_ns) for part in text.split("|") if part.strip()]
     names: list[str] = []
     axes: list[str] = []
     calls = []
     for index, row in enumerate(rows):
         if row["kind"] == KernelKind.COMMUNICATION:
             axis = row["axis"]
-            calls.append((index, _code(names, "all_reduce"), _code(axes, axis) if axis else -1))
+            group = _code(axes, axis) if axis else -1
+            op = _code(names, row["op"])
+            calls.append((index, op, group, row["seq"], row["bytes"], row["peer"]))
     start = np.array([row["start"] for row in rows], dtype=np.int64)
     step = [
         next((i for i, (low, high) in enumerate(windows) if low <= at < high), -1) for at in start
     ]
-    call = np.array(calls, dtype=np.int32).reshape(len(calls), 3).T
+    call = np.array(calls, dtype=np.int64).reshape(len(calls), 6).T
     unknown = np.full(len(calls), -1, dtype=np.int64)
     kernels = Kernels(
         start_ns=start,
@@ -46,28 +59,34 @@ def rank(number: int, text: str, steps: str = "", device_type: str = "gpu") -> R
     )
     return RankTrace(
         rank=number,
-        host=None,
+        host=host,
         device_type=device_type,
         steps=Steps(
-            number=np.arange(len(windows), dtype=np.int64),
+            number=np.arange(first_step, first_step + len(windows), dtype=np.int64),
             start_ns=np.array([low for low, _ in windows], dtype=np.int64),
             end_ns=np.array([high for _, high in windows], dtype=np.int64),
             flag=np.full(len(windows), StepFlag.OK, dtype=np.uint8),
         ),
         kernels=kernels,
         calls=Calls(
-            kernel=call[0].copy(),
-            op_id=call[1].copy(),
-            group=call[2].copy(),
-            seq=unknown,
-            in_bytes=unknown,
-            out_bytes=unknown,
+            kernel=call[0].astype(np.int32),
+            op_id=call[1].astype(np.int32),
+            group=call[2].astype(np.int32),
+            seq=call[3].copy(),
+            in_bytes=call[4].copy(),
+            out_bytes=call[4].copy(),
             dtype_id=unknown.astype(np.int32),
-            peer=unknown.astype(np.int32),
+            peer=call[5].astype(np.int32),
         ),
         names=tuple(names),
-        groups=tuple(Group(axis, axis, (), axis) for axis in axes),
+        groups=tuple(_group(axis) for axis in axes),
+        steps_marked=marked,
     )
+
+
+def _group(text: str) -> Group:
+    axis, _, ranks = text.partition(":")
+    return Group(axis, axis, tuple(map(int, ranks.split(","))) if ranks else (), axis)
 
 
 def run(*traces: RankTrace, **changes: object) -> Run:
@@ -87,15 +106,21 @@ def _code(table: list[str], text: str) -> int:
     return table.index(text)
 
 
-def _piece(words: list[str]) -> dict[str, object]:
-    start, end = map(int, words[1].split("-"))
+def _piece(words: list[str], unit_ns: int) -> dict[str, object]:
+    start, end = (int(at) * unit_ns for at in words[1].split("-"))
     row: dict[str, object] = {
         "kind": _KINDS[words[0]], "start": start, "end": end,
         "stream": 0, "device": 0, "axis": "", "name": f"kernel_{words[0]}",
+        "op": "all_reduce", "seq": -1, "bytes": -1, "peer": -1,
     }  # fmt: skip
     for word in words[2:]:
         if word[0] == "@":
             row["axis"] = word[1:]
+        elif word[0] == "#":
+            row["seq"] = int(word[1:])
+        elif ":" in word:
+            key, _, value = word.partition(":")
+            row[key] = value if key == "op" else int(value)
         elif word[0] in "sd" and word[1:].isdigit():
             row["stream" if word[0] == "s" else "device"] = int(word[1:])
         else:

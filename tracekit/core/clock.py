@@ -178,7 +178,7 @@ def _observations(traces: Sequence[RankTrace], matching: Matching, nodes: Int64)
     np.minimum.at(first, instance, rows.end_ns[chosen])
     sigma = np.hypot(END_SIGMA_NS, END_SIGMA_RATIO * np.where(np.isfinite(shortest), shortest, 0))
     sigma = np.where(p2p, np.hypot(P2P_SIGMA_NS, sigma), sigma)
-    uneven = (instances.even == 0) & ~p2p
+    uneven = ~matching.even() & ~p2p
     sigma = np.where(uneven, np.hypot(P2P_SIGMA_NS, 0.3 * np.where(uneven, shortest, 0)), sigma)
     sigma = np.where(on_cpu, np.hypot(CPU_SIGMA_NS, sigma), sigma)
     _, renumbered = np.unique(instance, return_inverse=True)
@@ -272,7 +272,7 @@ def _iterated(
 
 def _normal(count: int, seen: _Observations, weight: Float, terms: int) -> tuple[Float, Float]:
     """Normal equations with each instance's own time eliminated."""
-    total: Float = np.bincount(seen.instance, weights=weight)
+    total: Float = np.bincount(seen.instance, weights=weight).astype(np.float64)
     mean = np.bincount(seen.instance, weights=weight * seen.end) / total
     time = seen.time[seen.instance]
     powers = [np.ones(len(weight)), time, time * time]

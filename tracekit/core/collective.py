@@ -43,7 +43,7 @@ class Instances(Columns):
     step: Int64 = column(np.int64)  # step number, -1 outside steps
     match: UInt8 = column(np.uint8)
     members: Int32 = column(np.int32)  # ranks that should take part
-    even: UInt8 = column(np.uint8)  # 1 when all members move equally many bytes
+    least_bytes: Int64 = column(np.int64)  # what the member with least moves
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +100,11 @@ class Matching:
         """(instances,) whether the operation makes every member wait for every other."""
         wanted = np.array([name in SYNCHRONISING for name in (*self.names, "")], dtype=np.bool_)
         return wanted[self.instances.op]
+
+    def even(self) -> npt.NDArray[np.bool_]:
+        """(instances,) whether all members move equally many bytes."""
+        out: npt.NDArray[np.bool_] = self.instances.least_bytes == self.instances.bytes
+        return out
 
     def p2p(self) -> npt.NDArray[np.bool_]:
         """(instances,) whether the instance is one send and its recv."""

@@ -90,6 +90,7 @@ def match(traces: Sequence[RankTrace]) -> Matching:
         found, groups[number] = _collectives(traces, group, every.take(rows))
         parts.append((number, every.take(rows), found))
     parts += _transfers(traces, groups, every.take(is_p2p), names)
+    parts = _agreeing(traces, parts)
     return _assembled(groups, tuple(str(text) for text in names), parts, names)
 
 
@@ -273,7 +274,7 @@ def _coherent(calls: _Calls, instance: Int64) -> Int64:
         wrong = [number for number, value in medians.items() if abs(value - centre) > limit]
         keep[rows] &= ~np.isin(step[rows], wrong)
     bad = np.unique(step[~keep])
-    out = instance.copy()
+    out: Int64 = instance.copy()
     out[known[np.isin(step, bad)]] = -1
     return out
 
@@ -346,7 +347,12 @@ def _voted(
     if first.host is not None and first.host == second.host:
         limit = SAME_HOST_NS
     kinds = (_within_step(one, marked), _within_step(other, marked))
-    won = vote((kinds[0], one.end_ns), (kinds[1], other.end_ns), width, limit)
+    won = None
+    # Narrow first: the members of one call agree to microseconds, its neighbours do not.
+    for narrow in (width // 8, width):
+        won = vote((kinds[0], one.end_ns), (kinds[1], other.end_ns), narrow, limit)
+        if won is not None and won.margin >= LEAST_MARGIN:
+            break
     pair = f"rank {first.rank} and rank {second.rank}"
     if won is None:
         return f"{pair} share too few equal calls"
@@ -384,13 +390,74 @@ def _clustered(calls: _Calls, offsets: dict[int, int], width: int, first_free: i
     return out
 
 
+def _agreeing(
+    traces: Sequence[RankTrace], parts: list[tuple[int, _Calls, _Found]]
+) -> list[tuple[int, _Calls, _Found]]:
+    """Groups whose vote contradicts the other groups are matched again by their offsets.
+
+    A group with few calls can vote for a wrong offset. The offsets of all groups must agree
+    around every circle of ranks; the links with most instances are believed first.
+    """
+    if not any(found.match == Match.VOTE for _, _, found in parts):
+        return parts
+    offsets = [
+        _known_offsets(calls, found.instance) if (found.instance >= 0).any() else {}
+        for _, calls, found in parts
+    ]
+    edges = []
+    for (_, _, found), own in zip(parts, offsets, strict=True):
+        count = int(found.instance.max(initial=-1)) + 1
+        first = min(own, default=-1)
+        # A number or a step proves more than any count of votes.
+        sure = 0 if found.match == Match.VOTE else 1 << 32
+        edges += [(sure + count, first, place, own[place] - own[first]) for place in own]
+    told = _spanning(len(traces), sorted(edges, key=lambda edge: -edge[0]))
+    out = []
+    for (number, calls, found), own in zip(parts, offsets, strict=True):
+        members = np.unique(calls.trace).tolist()
+        width = _width(traces, members)
+        base = min(own, default=-1)
+        off = any(
+            told[place][0] == told[base][0]
+            and abs(told[place][1] - told[base][1] - own[place] + own[base]) > 2 * width
+            for place in own
+        )
+        lone = found.match == Match.VOTE and len({told[place][0] for place in members}) == 1
+        if found.match == Match.VOTE and (off or (lone and len(own) < len(members))):
+            known = {
+                place: told[place][1] for place in members if told[place][0] == told[members[0]][0]
+            }
+            chosen = np.isin(calls.trace, list(known))
+            instance = np.full(len(calls), -1, dtype=np.int64)
+            if len(known) > 1:
+                instance[chosen] = _clustered(calls.take(chosen), known, width, 0)
+            found = found._replace(instance=instance, refusals=())
+        out.append((number, calls, found))
+    return out
+
+
+def _spanning(count: int, edges: Sequence[tuple[int, int, int, int]]) -> dict[int, tuple[int, int]]:
+    """Per trace: its connected part and its offset in it, by the edges given first."""
+    told = {place: (place, 0) for place in range(count)}
+    members = {place: [place] for place in range(count)}
+    for _, one, other, difference in edges:
+        (part, low), (target, high) = told[one], told[other]
+        if part == target:
+            continue
+        shift = low + difference - high
+        for place in members.pop(target):
+            told[place] = (part, told[place][1] + shift)
+            members[part].append(place)
+    return told
+
+
 # -- point-to-point ------------------------------------------------------------------
 
 
 def _transfers(
     traces: Sequence[RankTrace], groups: list[Group], calls: _Calls, names: _Codes
 ) -> list[tuple[int, _Calls, _Found]]:
-    """Sends with their recvs; adds one group per pair of ranks, with the axis of their group."""
+    """Sends with their recvs; adds a group per pair of ranks, with the axis of their group."""
     if len(calls) == 0:
         return []
     send, recv = names["send"], names["recv"]
@@ -405,31 +472,26 @@ def _transfers(
     lost: dict[str, int] = defaultdict(int)
     if (~usable).any():
         lost["the other end of the transfer is not recorded"] = int((~usable).sum())
-    key = source * (1 << 24) + target
+    key = np.minimum(source, target) * (1 << 24) + np.maximum(source, target)
     for number, rows in _by_key(key, usable):
         ends = (number >> 24, number & ((1 << 24) - 1))
         if not all(rank in place_of for rank in ends):
             continue  # its partner is a missing rank
         part = calls.take(rows)
-        found = _pairs(traces, part, part.op == send)
+        found = _pairs(traces, part, source[rows] > target[rows])
         groups.append(_pair_group(groups, part, ends))
         parts.append((len(groups) - 1, part, found))
     if lost:
         empty = calls.take(np.zeros(len(calls), dtype=np.bool_))
         groups.append(Group("p2p", "", (), None))
         refusals = tuple((count, reason) for reason, count in lost.items())
-        parts.append((len(groups) - 1, empty, replace_refusals(_none(empty), refusals)))
+        parts.append((len(groups) - 1, empty, _none(empty)._replace(refusals=refusals)))
     return parts
-
-
-def replace_refusals(found: _Found, refusals: tuple[tuple[int, str], ...]) -> _Found:
-    """The same with these refusals."""
-    return found._replace(refusals=refusals)
 
 
 def _global_peers(groups: Sequence[Group], calls: _Calls, rank_of: Int64) -> Int64:
     """Global ranks of the peers: some backends write the place in the group instead."""
-    peer = calls.peer.copy()
+    peer: Int64 = calls.peer.copy()
     for number, rows in _by_key(calls.group, calls.group >= 0):
         members = np.array(groups[number].ranks, dtype=np.int64)
         told = peer[rows]
@@ -450,28 +512,29 @@ def _global_peers(groups: Sequence[Group], calls: _Calls, rank_of: Int64) -> Int
 def _pair_group(groups: Sequence[Group], part: _Calls, ends: tuple[int, int]) -> Group:
     known = part.group[part.group >= 0]
     axis = groups[int(known[0])].axis if len(known) else None
-    return Group(f"{ends[0]}→{ends[1]}", "p2p", tuple(sorted(ends)), axis)
+    return Group(f"{ends[0]}-{ends[1]}", "p2p", tuple(sorted(ends)), axis)
 
 
-def _pairs(traces: Sequence[RankTrace], calls: _Calls, sends: npt.NDArray[np.bool_]) -> _Found:
-    """The k-th send with the k-th recv inside each common step where sizes agree."""
+def _pairs(traces: Sequence[RankTrace], calls: _Calls, back: npt.NDArray[np.bool_]) -> _Found:
+    """The k-th send with the k-th recv of each direction, inside each common step.
+
+    Args:
+        traces: of all ranks.
+        calls: of one pair of ranks.
+        back: (calls,) whether the transfer goes from the higher rank to the lower one.
+    """
+    if len(np.unique(calls.trace)) < 2:
+        return _none(calls)
+    kind = (calls.size * (1 << 10) + (calls.dtype & 1023)) * 2 + back
+    like = replace(calls, kind=kind)
     instance = np.full(len(calls), -1, dtype=np.int64)
-    if not sends.any() or sends.all():
-        return _Found(instance, Match.STEP)
-    kind = calls.size * (1 << 10) + (calls.dtype & 1023)
-    like = replace(calls, kind=kind, trace=np.where(sends, 0, 1))
-    sides = (int(calls.trace[sends][0]), int(calls.trace[~sends][0]))
-    marked = [_Stand(traces[place]) for place in sides]
-    found = _by_step([item.trace for item in marked], like)
-    if (found.instance < 0).any():
-        found = _by_time([item.trace for item in marked], like, found)
-    return found
-
-
-class _Stand(NamedTuple):
-    """A trace that stands for one end of a pair."""
-
-    trace: RankTrace
+    for direction in (back, ~back):
+        rows = np.flatnonzero(direction)
+        if len(rows):
+            found = _by_step(traces, like.take(rows)).instance
+            instance[rows] = np.where(found >= 0, found + int(instance.max()) + 1, -1)
+    found_all = _Found(instance, Match.STEP)
+    return _by_time(traces, like, found_all) if (instance < 0).any() else found_all
 
 
 # -- the result ----------------------------------------------------------------------
@@ -516,7 +579,7 @@ def _assembled(
         step=columns["step"],
         match=columns["match"].astype(np.uint8),
         members=np.maximum(members[group], present).astype(np.int32),
-        even=(low == high).astype(np.uint8),
+        least_bytes=low,
     )
     rows_table = Rows(
         instance=merged["instance"][order].astype(np.int32),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Float = npt.NDArray[np.float64]
+Float = npt.NDArray[np.floating[Any]]
 
 P95_LEAST_N = 20
 P99_LEAST_N = 100

@@ -92,12 +92,12 @@ def timing(traces: Sequence[RankTrace], matching: Matching, clock: Sequence[Cloc
     wait = np.where(known, last_at[instance] - arrival, -1)
     early = np.zeros(size, dtype=np.bool_)
     slack = np.where(cpu[rows.trace], 1_000_000.0, 3 * sigma[instance])
-    too_early = known & (raw < -slack)
+    too_early = known & (raw < -slack) & ~_eager(traces, matching)
     np.logical_or.at(early, instance, too_early)
     per_instance = _medians(transfer, instance, size)
     per_instance[~comparable] = -1
     off = np.abs(per_instance - shortest) > 3 * sigma
-    synchronising = matching.synchronising() & comparable & (matching.instances.even == 1)
+    synchronising = matching.synchronising() & comparable & matching.even()
     return Timing(
         arrival_ns=arrival,
         end_ns=end,
@@ -112,6 +112,18 @@ def timing(traces: Sequence[RankTrace], matching: Matching, clock: Sequence[Cloc
         clamped=int(too_early.sum()),
         disagreeing=int((off & synchronising).sum()),
     )
+
+
+def _eager(traces: Sequence[RankTrace], matching: Matching) -> Bool:
+    """(rows,) sends of a CPU backend, which may be over before their receiver arrives."""
+    rows = matching.rows
+    out = np.zeros(len(rows), dtype=np.bool_)
+    for place, trace in enumerate(traces):
+        if trace.device_type == "cpu":
+            mine = np.flatnonzero(rows.trace == place)
+            sends = np.array([text == "send" for text in trace.names] + [False], dtype=np.bool_)
+            out[mine] = sends[trace.calls.op_id[rows.call[mine]]]
+    return out
 
 
 def _single(values: Int64, instance: npt.NDArray[np.int32], size: int) -> Bool:

@@ -1,0 +1,494 @@
+"""Stragglers: which ranks make the others wait, how much that costs, and why.
+
+Definition: each rank's own work (computing, and gaps in which its host is late) is compared
+with that of peers of equal role in the same step; what clearly exceeds it, lastingly or in
+episodes, is its *excess*. The run is then replayed as a graph of work, waits and transfers:
+``slowdown = T / T_healthy`` with all excess removed, ``waste_ratio = 1 - 1 / slowdown``, and per
+set of ranks ``share_recovered``, the part of that loss which removing its excess alone would
+win back. The culprit is the smallest set that explains the loss; nobody is named for less
+than 1 % of step time. ``late_ns`` is how late a rank arrives, whoever made it late;
+``blame_ns`` is the time the others would wait less without its own excess.
+``slowdown_even`` compares with a run in which every kernel takes the median of its class, as
+in Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
+(OSDI 2025): it counts all scatter as loss.
+Limits: a slowness that all peers share has nothing to be compared with and is not seen; a
+link is only seen where a sibling group of equal size and message is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.analysis._contract import Analyzer, table
+from tracekit.core.collective import Matching
+from tracekit.core.errors import MissingDataError
+from tracekit.core.excess import Excess, excess, kernels
+from tracekit.core.finding import Confidence, Finding, percent
+from tracekit.core.program import Program, program, window
+from tracekit.core.replay import replay
+from tracekit.core.roles import RankSet, Roles, roles
+from tracekit.core.run import Run
+from tracekit.core.table import Column, Schema
+from tracekit.core.timing import Timing, across, timing
+from tracekit.core.verdict import Verdict, cause_of, verdict
+from tracekit.core.whatif import WhatIf, ideals, what_if
+
+LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
+WARN_ERROR, REFUSE_ERROR = 0.02, 0.05
+
+PER_RANK = Schema(
+    Column("rank", "int32", "", "Global rank."),
+    Column("stage", "Int32", "", "Pipeline stage; null without stages."),
+    Column(
+        "late_ns", "int64", "ns", "Sum over calls of arrival after the median member, per step."
+    ),
+    Column("blame_ns", "int64", "ns", "Time others would wait less without its excess, per step."),
+    Column("wait_ns", "int64", "ns", "Time it waited for the last to arrive, per step."),
+    Column("busy_excess_ns", "int64", "ns", "Computing beyond its peers', per step."),
+    Column("gap_excess_ns", "int64", "ns", "Host gaps beyond its peers', per step."),
+    Column("slowdown", "float64", "", "Slowdown of the run if only this rank had its excess."),
+    Column(
+        "share_recovered", "float64", "ratio", "Part of the loss that its repair would recover."
+    ),
+    Column("cause", "str", "", "Why, where one cause makes 80 % of its excess; else empty."),
+)
+PER_STEP = Schema(
+    Column("step", "int64", "", "Step number."),
+    Column("step_ns", "int64", "ns", "From the last rank's end of the step before to its end."),
+    Column("healthy_ns", "int64", "ns", "The same, replayed without excess."),
+    Column(
+        "last_rank", "Int32", "", "Rank most often last to arrive; null when nobody clearly is."
+    ),
+    Column("slow", "bool", "", "The step is long for all ranks alike: no rank's doing."),
+)
+LATENESS = Schema(
+    Column("rank", "int32", "", "Global rank."),
+    Column("step", "int64", "", "Step number."),
+    Column("late_ns", "int64", "ns", "Sum over calls of arrival after the median member."),
+)
+WAITS = Schema(
+    Column("waiter", "int32", "", "Rank that waited."),
+    Column("last", "int32", "", "Rank that arrived last."),
+    Column("wait_ns", "int64", "ns", "Time waited, per step, where the last is clear."),
+)
+SETS = Schema(
+    Column("kind", "str", "", "rank, tp_group, stage, dp_replica, host, link or op."),
+    Column("members", "str", "", "The ranks, or the number or name of the set."),
+    Column(
+        "share_recovered", "float64", "ratio", "Part of the loss that its repair would recover."
+    ),
+    Column("named", "bool", "", "This is the culprit."),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StragglersResult:
+    """Who is slow, what it costs, why; ``status`` says how far to trust it."""
+
+    per_rank: pd.DataFrame
+    per_step: pd.DataFrame
+    lateness: pd.DataFrame
+    waits: pd.DataFrame
+    sets: pd.DataFrame
+    slowdown: float
+    waste_ratio: float
+    slowdown_even: float
+    slowdown_rebalanced: float
+    replay_error_ratio: float
+    culprit_kind: str
+    culprit_members: str
+    culprit_ranks: tuple[int, ...]
+    cause: str | None
+    status: str
+    status_reason: str
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Case:
+    """All that is known of a run before the verdict."""
+
+    run: Run
+    matching: Matching
+    times: Timing
+    program: Program
+    who: Roles
+    found: Excess
+    what: WhatIf
+    verdict: Verdict
+
+    @property
+    def steps(self) -> int:
+        return self.program.window.steps
+
+
+def analyze(run: Run) -> StragglersResult:
+    """Find the stragglers of a run.
+
+    Raises:
+        MissingDataError: the ranks cannot be compared; the message says why.
+    """
+    case = _case(run)
+    what, found = case.what, case.verdict
+    status, reason = _status(case)
+    return StragglersResult(
+        per_rank=_per_rank(case),
+        per_step=_per_step(case),
+        lateness=_lateness(case),
+        waits=_waits(case),
+        sets=_sets(case),
+        slowdown=what.slowdown,
+        waste_ratio=1 - 1 / what.slowdown,
+        slowdown_even=what.observed_ns / what.even_ns,
+        slowdown_rebalanced=what.observed_ns / what.rebalanced_ns,
+        replay_error_ratio=what.error,
+        culprit_kind=found.kind,
+        culprit_members=found.members,
+        culprit_ranks=found.ranks,
+        cause=found.cause,
+        status=status,
+        status_reason=reason,
+        findings=_findings(case, status),
+    )
+
+
+def _case(run: Run) -> _Case:
+    if len(run.traces) < 2:
+        raise MissingDataError("one rank has nobody to be compared with; load the other ranks too")
+    if not any(len(trace.calls) for trace in run.traces):
+        raise MissingDataError("no communication in any trace; record a job of more than one rank")
+    matching, clock = across(run)
+    _check_matched(run, matching)
+    chosen = window(run.traces, clock)
+    if chosen is None:
+        raise MissingDataError(
+            "no step is held whole by all ranks; record more steps, or all ranks at the same time"
+        )
+    times = timing(run.traces, matching, clock)
+    made = program(run.traces, matching, clock, times, chosen)
+    if made.graph is None:
+        raise MissingDataError(
+            "the calls contradict each other in time, so they cannot be replayed; "
+            "the ranks' clocks or groups are not what the traces say"
+        )
+    who = roles(run.traces, run.topology, matching, clock)
+    found = excess(run.traces, clock, made, matching, times, who)
+    kernel = kernels(run.traces, clock, made)
+    even, rebalanced = ideals(made, kernel.kernels, who, len(kernel.names))
+    what = what_if(made, made.graph, found, who, clock, who.sets, run.ranks, even, rebalanced)
+    if what.error > REFUSE_ERROR:
+        raise MissingDataError(
+            f"the replay misses the recorded time by {percent(what.error)}; "
+            "what happened cannot be told from these traces"
+        )
+
+    def recovered(owners: Sequence[int]) -> float:
+        """M of several owners of excess at once."""
+        assert made.graph is not None
+        mask = np.isin(found.owner, list(owners))
+        work = made.busy_ns + made.gap_ns - np.where(mask, found.removed_ns, 0.0)
+        end = replay(made.graph, made.begin_ns, work[:, None])[made.end, 0]
+        begin = made.window.bounds_ns[:, 0] - made.window.base_ns
+        component = np.array([item.component for item in clock])
+        total = np.mean(
+            [end[component == k].max() - begin[component == k].max() for k in np.unique(component)]
+        )
+        return float((what.observed_ns - total) / (what.observed_ns - what.healthy_ns))
+
+    named = verdict(run.traces, found, what, who, recovered)
+    return _Case(run, matching, times, made, who, found, what, named)
+
+
+def _check_matched(run: Run, matching: Matching) -> None:
+    """Whether enough calls are known across ranks to say who waits for whom."""
+    calls = sum(len(trace.calls) for trace in run.traces)
+    if len(matching.rows) >= LEAST_MATCHED * calls:
+        return
+    reasons = "; ".join(dict.fromkeys(item.reason for item in matching.refusals))
+    if not reasons and run.missing_ranks:
+        reasons = "the other members of their groups are not loaded"
+    raise MissingDataError(
+        f"{len(matching.rows)} of {calls} calls could be matched across ranks: "
+        + (reasons or "their process groups are not recorded")
+    )
+
+
+def _status(case: _Case) -> tuple[str, str]:
+    """How far the answer can be trusted, and why not further."""
+    run = case.run
+    parts = len({item.component for item in across(run)[1]})
+    calls = len(case.program.arrive)
+    open_calls = int((case.program.arrive_row < 0).sum())
+    if parts > 1:
+        return "not_comparable", (
+            f"nothing connects the clocks of {parts} sets of ranks; only ranks within each are compared"
+        )
+    if run.missing_ranks:
+        return "partial", (
+            f"{len(run.missing_ranks)} of {run.topology.world_size} ranks are missing; "
+            "one of them may be the slow one"
+        )
+    if open_calls > 0.02 * calls:
+        return "partial", f"{percent(open_calls / calls)} of the calls could not be matched"
+    if case.what.error > WARN_ERROR:
+        return "partial", f"the replay misses the recorded time by {percent(case.what.error)}"
+    if not all(trace.steps_marked for trace in run.traces):
+        return "partial", "steps are not marked, so the whole capture counts as one"
+    return "ok", ""
+
+
+# -- tables --------------------------------------------------------------------------
+
+
+def _late(case: _Case) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(rows,) ns after the median arrival, and place of the row's step in the window or -1."""
+    rows, times = case.matching.rows, case.times
+    size = len(case.matching.instances)
+    order = np.lexsort((times.arrival_ns, rows.instance))
+    count = np.bincount(rows.instance, minlength=size)
+    first = np.cumsum(count) - count
+    middle = times.arrival_ns[order][first + np.maximum(count - 1, 0) // 2]
+    late = np.maximum(times.arrival_ns - middle[rows.instance], 0)
+    late[~times.comparable[rows.instance]] = 0
+    bounds = case.program.window.bounds_ns
+    step = np.full(len(rows), -1, dtype=np.int64)
+    for place in range(len(case.run.traces)):
+        mine = rows.trace == place
+        at = np.searchsorted(bounds[place], times.arrival_ns[mine], side="right") - 1
+        step[mine] = np.where(at < bounds.shape[1] - 1, at, -1)
+    return late, step
+
+
+def _per_rank(case: _Case) -> pd.DataFrame:
+    run, what, found = case.run, case.what, case.found
+    count, steps = len(run.traces), case.steps
+    late, step = _late(case)
+    inside = step >= 0
+    trace = case.matching.rows.trace
+    owner = {number: place for place, number in enumerate(what.owners)}
+    apart = [owner.get(place) for place in range(count)]
+    wait = np.maximum(case.times.wait_ns, 0)
+    return table(
+        PER_RANK,
+        {
+            "rank": run.ranks,
+            "stage": pd.array(
+                [s if max(case.who.stage) > 0 else None for s in case.who.stage], dtype="Int32"
+            ),
+            "late_ns": _sums(trace[inside], late[inside], count) // steps,
+            "blame_ns": [0 if k is None else round(what.blame_ns[k] / steps) for k in apart],
+            "wait_ns": _sums(trace[inside], wait[inside], count) // steps,
+            "busy_excess_ns": np.rint(found.busy_ns.mean(axis=1)).astype(np.int64),
+            "gap_excess_ns": np.rint(found.gap_ns.mean(axis=1)).astype(np.int64),
+            "slowdown": [1.0 if k is None else what.alone[k] for k in apart],
+            "share_recovered": [0.0 if k is None else what.recovered[k] for k in apart],
+            "cause": [
+                (cause_of(run.traces[place], place, found) or "")
+                if apart[place] is not None
+                else ""
+                for place in range(count)
+            ],
+        },
+    )
+
+
+def _sums(
+    key: npt.NDArray[np.int32], values: npt.NDArray[np.int64], size: int
+) -> npt.NDArray[np.int64]:
+    out = np.zeros(size, dtype=np.int64)
+    np.add.at(out, key, values)
+    return out
+
+
+def _per_step(case: _Case) -> pd.DataFrame:
+    """Steps, with the rank that was last most often, and those slow for everybody."""
+    rows, times = case.matching.rows, case.times
+    _, step = _late(case)
+    last = times.last[times.last >= 0]
+    names: list[int | None] = []
+    for number in range(case.steps):
+        there = rows.trace[last[step[last] == number]]
+        counts = np.bincount(there, minlength=len(case.run.traces))
+        clear = len(there) > 0 and counts.max() > 0.5 * counts.sum()
+        names.append(case.run.ranks[int(counts.argmax())] if clear else None)
+    healthy = case.what.healthy_step_ns
+    typical = float(np.median(healthy))
+    scatter = 1.4826 * float(np.median(np.abs(healthy - typical)))
+    slow = healthy - typical > np.maximum(0.05 * typical, 5 * scatter)
+    return table(
+        PER_STEP,
+        {
+            "step": case.program.window.numbers,
+            "step_ns": np.rint(case.what.step_ns).astype(np.int64),
+            "healthy_ns": np.rint(healthy).astype(np.int64),
+            "last_rank": pd.array(names, dtype="Int32"),
+            "slow": slow,
+        },
+    )
+
+
+def _lateness(case: _Case) -> pd.DataFrame:
+    count, steps = len(case.run.traces), case.steps
+    late, step = _late(case)
+    inside = step >= 0
+    sums = np.zeros((count, steps), dtype=np.int64)
+    np.add.at(sums, (case.matching.rows.trace[inside], step[inside]), late[inside])
+    return table(
+        LATENESS,
+        {
+            "rank": np.repeat(case.run.ranks, steps),
+            "step": np.tile(case.program.window.numbers, count),
+            "late_ns": sums.reshape(-1),
+        },
+    )
+
+
+def _waits(case: _Case) -> pd.DataFrame:
+    """Who waited for whom, where the last to arrive is clear."""
+    rows, times = case.matching.rows, case.times
+    _, step = _late(case)
+    last = times.last[rows.instance]
+    use = (last >= 0) & (step >= 0) & (times.wait_ns > 0)
+    ranks = np.array(case.run.ranks, dtype=np.int64)
+    key = ranks[rows.trace[use]] << 32 | ranks[rows.trace[last[use]]]
+    pairs, place = np.unique(key, return_inverse=True)
+    total = _sums(place.reshape(-1).astype(np.int32), times.wait_ns[use], len(pairs)) // case.steps
+    keep = total > 0
+    return table(
+        WAITS,
+        {
+            "waiter": (pairs >> 32)[keep],
+            "last": (pairs & 0xFFFFFFFF)[keep],
+            "wait_ns": total[keep],
+        },
+    )
+
+
+def _sets(case: _Case) -> pd.DataFrame:
+    """All sets with a part in the loss, and the culprit itself."""
+    named = case.verdict
+    rows: list[tuple[str, str, float]] = [
+        (item.kind, item.members, share)
+        for item, share in zip(case.who.sets, case.what.sets, strict=True)
+    ]
+    count = len(case.run.traces)
+    rows += [
+        ("link", case.found.links[number - count][1], case.what.recovered[place])
+        for place, number in enumerate(case.what.owners)
+        if number >= count
+    ]
+    if named.kind not in ("none", "diffuse") and not any(
+        (kind, members) == (named.kind, named.members) for kind, members, _ in rows
+    ):
+        rows.append((named.kind, named.members, named.share))
+    rows.sort(key=lambda row: -row[2])
+    return table(
+        SETS,
+        {
+            "kind": [row[0] for row in rows],
+            "members": [row[1] for row in rows],
+            "share_recovered": [row[2] for row in rows],
+            "named": [(row[0], row[1]) == (named.kind, named.members) for row in rows],
+        },
+    )
+
+
+# -- findings ------------------------------------------------------------------------
+
+
+def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
+    """The culprit, or a loss that no small set explains."""
+    found, what = case.verdict, case.what
+    loss = what.observed_ns - what.healthy_ns
+    if found.kind == "none":
+        return ()
+    share = loss * max(found.share, 0.0) / what.observed_ns
+    who = name_of(found.kind, found.members, found.ranks)
+    if found.kind == "diffuse":
+        title = (
+            f"{percent(1 - 1 / what.slowdown)} of step time is lost to slow ranks, "
+            "but no small set of them explains half of it"
+        )
+        share = 1 - 1 / what.slowdown
+    else:
+        because = f" ({found.cause})" if found.cause else ""
+        title = f"{who} costs {percent(share)} of step time{because}"
+    return (
+        Finding(
+            analysis="stragglers",
+            title=title,
+            lost_ns_per_step=round(share * what.observed_ns / case.steps),
+            lost_ratio=share,
+            ranks=found.ranks,
+            evidence=f"replay of {case.steps} steps of {len(case.run.traces)} ranks, "
+            f"{percent(what.error)} off the record; repairing it recovers "
+            f"{percent(found.share)} of the loss",
+            confidence=Confidence.HIGH if status == "ok" and case.steps >= 3 else Confidence.LOW,
+            advice=ADVICE.get(found.cause or "", ADVICE[""]),
+        ),
+    )
+
+
+def name_of(kind: str, members: str, ranks: Sequence[int]) -> str:
+    """ "Stage 2 (ranks 4, 5)", "Rank 3", "The link 1-2"."""
+    listed = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    if kind == "rank":
+        return f"Rank{'s' * (len(ranks) > 1)} {members}"
+    if kind == "link":
+        return f"The link {members}" if len(ranks) == 2 else f"A link among ranks {listed}"
+    words = {
+        "tp_group": "Tensor-parallel group", "stage": "Stage", "dp_replica": "Replica",
+        "host": "Host",
+    }  # fmt: skip
+    if kind == "tp_group":
+        return f"{words[kind]} of ranks {listed}"
+    return f"{words.get(kind, kind)} {members} (ranks {listed})"
+
+
+ADVICE = {
+    "": "look at this rank's trace beside a peer's in the same step",
+    "compute": "all its kernels are slow alike: check clocks, power and temperature of the device, "
+    "or move the rank; a whole stage may hold too many layers",
+    "work": "one kind of kernel takes longer: it has more or other work than its peers",
+    "experts": "its experts get more tokens than others: balance the routing or place hot experts apart",
+    "host": "its host launches late: look for CPU contention, synchronisation, logging",
+    "gc": "its host pauses now and then: run the garbage collector by hand, at one time on all ranks",
+    "dataloader": "its next batch comes late: more loader workers, prefetching, faster storage",
+    "link": "transfers over it take longer than over its siblings: check NIC, cable, switch, NUMA binding",
+}
+
+ANALYZER = Analyzer(
+    name="stragglers",
+    question="Which ranks make the others wait, and what would a repair win?",
+    analyze=analyze,
+    result=StragglersResult,
+    tables={
+        "per_rank": PER_RANK,
+        "per_step": PER_STEP,
+        "lateness": LATENESS,
+        "waits": WAITS,
+        "sets": SETS,
+    },
+    scalars=(
+        Column("slowdown", "float64", "", "Time of the run ÷ time without any excess."),
+        Column(
+            "waste_ratio", "float64", "ratio", "Share of time lost to excess: 1 - 1 / slowdown."
+        ),
+        Column("slowdown_even", "float64", "", "Against every kernel at the median of its class."),
+        Column("slowdown_rebalanced", "float64", "", "The same with all stages equally long."),
+        Column("replay_error_ratio", "float64", "ratio", "How far the replay misses the record."),
+        Column("culprit_kind", "str", "", "Kind of the set to blame; none, or diffuse."),
+        Column("culprit_members", "str", "", "What the set is called; empty for none."),
+        Column("culprit_ranks", "object", "", "Global ranks of the culprit."),
+        Column("cause", "str", "", "Why, where one cause makes 80 % of the excess; else null."),
+        Column("status", "str", "", "ok, partial or not_comparable."),
+        Column("status_reason", "str", "", "Why the status is not ok; else empty."),
+    ),
+)
+
+__all__ = ["ANALYZER", "RankSet", "StragglersResult", "analyze", "name_of"]

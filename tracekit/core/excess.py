@@ -1,0 +1,605 @@
+"""Excess: what each rank's own work takes longer than its peers' does.
+
+Peers are ranks of equal role in the same step. Three kinds of excess are told apart:
+*busy*, by kernel name, where a rank's kernels take a larger share of time in step
+after step; *gap*, where its host lets the device wait; *link*, where the transfers of
+one group take longer than those of its siblings with equal operation and size. An
+excess counts when it stands out of its own scatter over steps, by four standard
+errors, and is more than a trifle of the step; a gap far beyond the scatter in single
+steps is an *episode*.
+
+What healthy looks like: the lower median of four and more peers, the least of two or
+three (:func:`tracekit.core.stats.low_median`). Stages, which have no peers of equal
+role, are compared by the length of kernels of equal name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.core.clock import ClockFit
+from tracekit.core.collective import Matching
+from tracekit.core.program import Program
+from tracekit.core.replay import Float
+from tracekit.core.roles import Roles
+from tracekit.core.stats import low_median, spread
+from tracekit.core.timing import Timing
+from tracekit.core.trace import Int64, KernelKind, RankTrace
+
+TRIFLE = 0.003  # share of the step below which an excess is not looked at
+SIGNIFICANT = 4.0  # standard errors
+_EPISODE = 0.01  # share of the step
+_EPISODE_SPREADS = 8.0
+_MAIN_NAMES = 0.001  # share of all kernel time from which a name is a class of its own
+_STAGE_LEAST = 0.012  # relative difference between stages that counts
+_CPU_LEAST = 0.04  # share of the step, where ranks share cores
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """Kernel time of all ranks by step and name.
+
+    Attributes:
+        names: of the classes; the last one is the rest.
+        total_ns: (traces, steps, names) float64.
+        count: (traces, steps, names) int64.
+        typical_ns: (traces, names) median length of one kernel, NaN without any.
+        kernels: per trace: node, class and length of each kernel in the window.
+    """
+
+    names: tuple[str, ...]
+    total_ns: Float
+    count: npt.NDArray[np.int64]
+    typical_ns: Float
+    kernels: tuple[tuple[npt.NDArray[np.intp], Int64, Float], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Excess:
+    """What would be removed from a program to make it healthy.
+
+    Attributes:
+        removed_ns: (nodes,) float64, what each node's work has too much.
+        owner: (nodes,) int32, whose fault that is: a trace's place, or ``traces + k`` for
+            link k; -1 where nothing is removed.
+        busy_ns, gap_ns: (traces, steps) float64, the removed parts.
+        alike: (traces,) share of the busy excess that lies in names slowed alike.
+        by_name: per trace, (name, busy excess in ns) with the largest first.
+        episodic: (traces,) whether its gap excess comes in single steps.
+        begin_gap: (traces,) share of the removed gap before a step's first kernel.
+        exchanging: places of the traces whose busy excess is work on tokens of others.
+        links: ranks and label of each slow link, longest excess first.
+        stage_factor: per trace, how much slower its stage is than the others.
+    """
+
+    removed_ns: Float
+    owner: npt.NDArray[np.int32]
+    busy_ns: Float
+    gap_ns: Float
+    alike: Float
+    by_name: tuple[tuple[tuple[str, float], ...], ...]
+    episodic: npt.NDArray[np.bool_]
+    begin_gap: Float
+    exchanging: frozenset[int]
+    links: tuple[tuple[tuple[int, ...], str], ...]
+    stage_factor: Float
+
+
+def excess(
+    traces: Sequence[RankTrace],
+    clock: Sequence[ClockFit],
+    program: Program,
+    matching: Matching,
+    times: Timing,
+    who: Roles,
+) -> Excess:
+    """All excess of a run's window."""
+    steps = program.window.steps
+    kernel = kernels(traces, clock, program)
+    on_cpu = any(trace.device_type == "cpu" for trace in traces)
+    step_ns = float(np.median(np.diff(program.window.bounds_ns, axis=1)))
+    removed = np.zeros(len(program.busy_ns))
+    owner = np.full(len(removed), -1, dtype=np.int32)
+    gaps = _sums(program, program.gap_ns, len(traces))
+    busy = _sums(program, program.busy_ns, len(traces))
+    factor, stage_factor = _factors(kernel, who, step_ns)
+    lender, exchanging = _evened_experts(kernel, factor, matching, traces)
+    gap_excess, episodic = _gap_excess(gaps, who, step_ns)
+    if on_cpu:
+        # Cores are shared: which part of a rank's work was slowed says little, their sum more.
+        keep = _local_excess(busy + gaps, who, step_ns)
+        lent = lender >= 0
+        factor[~keep & ~(lent & keep[np.maximum(lender, 0)])] = 1.0
+        gap_excess[~keep] = 0.0
+    by_name = []
+    busy_out = np.zeros((len(traces), steps))
+    for place in range(len(traces)):
+        node, code, length = kernel.kernels[place]
+        amount = length * (1 - 1 / factor[place, code])
+        share = _clipped_to_busy(program, node, length)
+        np.add.at(removed, node, amount * share)
+        by_name.append(_named(kernel.names, code, amount))
+    mine = program.trace >= 0
+    inside = mine & (program.step >= 0)
+    np.add.at(busy_out, (program.trace[inside], program.step[inside]), removed[inside])
+    begin = np.zeros(len(traces))
+    gap_out = np.zeros((len(traces), steps))
+    for place in range(len(traces)):
+        nodes = np.flatnonzero((program.trace == place) & (program.gap_ns > 0))
+        early = _first_of_step(program, nodes)
+        at_begin = 0.0
+        lead = _lead(traces[place], clock[place], program, place)
+        for step in np.flatnonzero(gap_excess[place] > 0).tolist():
+            chosen = nodes[program.step[nodes] == step]
+            taken = _largest_first(program.gap_ns[chosen], float(gap_excess[place, step]))
+            removed[chosen] += taken
+            gap_out[place, step] = taken.sum()
+            at_begin += min(
+                float(taken[early[program.step[nodes] == step]].sum()), float(lead[step])
+            )
+        begin[place] = at_begin / gap_out[place].sum() if gap_out[place].any() else 0.0
+    hit = (removed != 0) & mine
+    owner[hit] = np.where(lender >= 0, lender, np.arange(len(traces)))[program.trace[hit]]
+    _even_exchanges(traces, program, matching, lender, removed, owner)
+    links = _links(traces, program, matching, times, step_ns, removed, owner)
+    return Excess(
+        removed_ns=removed,
+        owner=owner,
+        busy_ns=busy_out,
+        gap_ns=gap_out,
+        alike=_alike(kernel, factor),
+        by_name=tuple(by_name),
+        episodic=episodic,
+        begin_gap=begin,
+        exchanging=exchanging,
+        links=links,
+        stage_factor=stage_factor,
+    )
+
+
+# -- kernels -------------------------------------------------------------------------
+
+
+def kernels(traces: Sequence[RankTrace], clock: Sequence[ClockFit], program: Program) -> Kernel:
+    """Kernel time by rank, step and name; rare names are one class."""
+    seen = [_kernels_of(trace, clock[p], program, p) for p, trace in enumerate(traces)]
+    totals: dict[str, float] = defaultdict(float)
+    for trace, (name, _, length, _) in zip(traces, seen, strict=True):
+        sums = np.bincount(name, weights=length, minlength=len(trace.names))
+        for code in np.flatnonzero(sums).tolist():
+            totals[trace.names[code]] += float(sums[code])
+    least = _MAIN_NAMES * sum(totals.values())
+    names = (*sorted(text for text, total in totals.items() if total >= least), "")
+    place_of = {text: code for code, text in enumerate(names)}
+    shape = (len(traces), program.window.steps, len(names))
+    total = np.zeros(shape)
+    count = np.zeros(shape, dtype=np.int64)
+    typical = np.full((len(traces), len(names)), np.nan)
+    out = []
+    for place, (trace, (name, step, length, node)) in enumerate(zip(traces, seen, strict=True)):
+        table = np.array(
+            [place_of.get(text, len(names) - 1) for text in trace.names], dtype=np.int64
+        )
+        code = table[name]
+        np.add.at(total[place], (step, code), length)
+        np.add.at(count[place], (step, code), 1)
+        order = np.lexsort((length, code))
+        first = np.searchsorted(code[order], np.arange(len(names)))
+        size = np.searchsorted(code[order], np.arange(len(names)), side="right") - first
+        has = size > 0
+        typical[place, has] = length[order][first[has] + (size[has] - 1) // 2]
+        out.append((node, code, length))
+    return Kernel(names, total, count, typical, tuple(out))
+
+
+def _kernels_of(
+    trace: RankTrace, fit: ClockFit, program: Program, place: int
+) -> tuple[Int64, Int64, Float, npt.NDArray[np.intp]]:
+    """Name, step, length and node of each kernel that is not communication."""
+    bounds = program.window.bounds_ns[place]
+    own = trace.kernels.kind != KernelKind.COMMUNICATION
+    start = fit.aligned(trace.kernels.start_ns[own])
+    length = (trace.kernels.end_ns - trace.kernels.start_ns)[own].astype(np.float64)
+    inside = (start >= bounds[0]) & (start < bounds[-1])
+    start, length = start[inside], np.maximum(length[inside], 0)
+    cut, node = program.cuts[place]
+    at = np.minimum(np.searchsorted(cut, start, side="right"), len(node) - 1)
+    step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, len(bounds) - 2)
+    return (
+        trace.kernels.name_id[own][inside].astype(np.int64), step.astype(np.int64), length, node[at]
+    )  # fmt: skip
+
+
+def _factors(kernel: Kernel, who: Roles, step_ns: float) -> tuple[Float, Float]:
+    """(traces, names) how many times longer each rank's kernels take; and each stage's part."""
+    traces, _, names = kernel.total_ns.shape
+    factor: Float = np.ones((traces, names))
+    role = np.array(who.role)
+    for number in np.unique(role).tolist():
+        members = np.flatnonzero(role == number)
+        if len(members) < 2:
+            continue
+        total = kernel.total_ns[members]
+        centre = np.median(total, axis=0, keepdims=True)
+        # A name that a rank does not use has no ratio: 1 is as good as any.
+        relative = np.where(centre > 0, total / np.maximum(centre, 1e-9), 1.0)
+        middle = np.median(relative, axis=1)
+        ratio = middle / low_median(middle)[None, :]
+        error = _step_error(relative, kernel, members)
+        length = np.median(total, axis=1)
+        clear = (ratio - 1 > SIGNIFICANT * np.sqrt(2) * error) & (length > 0)
+        trifle = (ratio - 1) / ratio * length < 0.1 * TRIFLE * step_ns
+        factor[members] = np.where(clear & ~trifle & np.isfinite(ratio), ratio, 1.0)
+    factor = _without_trifles(kernel, factor, step_ns)
+    stage = _stage_factors(kernel, who, factor)
+    return factor * stage[:, None], stage
+
+
+def _evened_experts(
+    kernel: Kernel, factor: Float, matching: Matching, traces: Sequence[RankTrace]
+) -> tuple[npt.NDArray[np.int64], frozenset[int]]:
+    """Corrects the factors of ranks that exchange tokens; (traces,) whose excess one bears.
+
+    Tokens that one rank has too many are missing on the others of its ep group, so there
+    healthy is the mean: members below it get more work once the excess is gone, which is
+    the doing of the group's busiest rank. Only kernels that are not slowed like all others
+    count as tokens' work. Also returned: who has too many.
+    """
+    exchanging: set[int] = set()
+    lender = np.full(len(traces), -1, dtype=np.int64)
+    place_of = {trace.rank: place for place, trace in enumerate(traces)}
+    alike = _alike(kernel, factor)
+    mean = kernel.total_ns.mean(axis=1)
+    for group in matching.groups:
+        members = np.array([place_of[r] for r in group.ranks if r in place_of], dtype=np.int64)
+        if group.axis != "ep" or len(members) < 2:
+            continue
+        odd = members[(factor[members] > 1).any(axis=1) & (alike[members] < 0.5)]
+        if len(odd) == 0:
+            continue
+        names = np.flatnonzero((factor[odd] > 1).any(axis=0) & (mean[members].min(axis=0) > 0))
+        busiest = int(odd[np.argmax((mean[odd] * (1 - 1 / factor[odd])).sum(axis=1))])
+        for name in names.tolist():
+            factor[members, name] = mean[members, name] / mean[members, name].mean()
+        others = members[~np.isin(members, odd)]
+        lender[others] = busiest
+        exchanging |= set(odd.tolist())
+    return lender, frozenset(exchanging)
+
+
+def _step_error(relative: Float, kernel: Kernel, members: npt.NDArray[np.intp]) -> Float:
+    """(names,) standard error of a rank's median over steps, pooled over the ranks."""
+    steps = relative.shape[1]
+    if steps >= 3:
+        centre = np.median(relative, axis=1, keepdims=True)
+        deviation = np.abs(relative - centre)
+        # The median of few deviations is low by chance: take the mean over ranks.
+        pooled = 1.4826 * np.mean(np.median(deviation, axis=1), axis=0)
+        rough = np.mean(np.mean(deviation, axis=1), axis=0)
+        error: Float = 1.2533 * np.maximum(pooled, rough) / np.sqrt(steps)
+        return error
+    # One or two steps: from the scatter of single kernels.
+    out = np.full(relative.shape[2], np.inf)
+    for name in range(relative.shape[2]):
+        ratios, least = [], np.inf
+        for place in members.tolist():
+            _, code, length = kernel.kernels[place]
+            mine = length[code == name]
+            if len(mine) >= 4:
+                ratios.append(spread(mine) / max(float(np.median(mine)), 1.0))
+                least = min(least, len(mine))
+        if ratios:
+            out[name] = 1.2533 * max(ratios) / np.sqrt(least)
+    return out
+
+
+def _without_trifles(kernel: Kernel, factor: Float, step_ns: float) -> Float:
+    """Factors of ranks whose whole busy excess is a trifle become 1."""
+    mean = kernel.total_ns.mean(axis=1)
+    whole = (mean * (1 - 1 / factor)).sum(axis=1)
+    out: Float = factor.copy()
+    out[whole < TRIFLE * step_ns] = 1.0
+    return out
+
+
+def _stage_factors(kernel: Kernel, who: Roles, factor: Float) -> Float:
+    """(traces,) how much longer kernels of equal name take in a rank's stage than in others."""
+    out = np.ones(len(who.stage))
+    stages = np.array(who.stage)
+    numbers = np.unique(stages)
+    if len(numbers) < 2:
+        return out
+    healthy = kernel.typical_ns / factor
+    typical = np.array([_columnwise(healthy[stages == s]) for s in numbers])
+    weight = np.array(
+        [np.median(kernel.total_ns[stages == s].mean(axis=1), axis=0) for s in numbers]
+    )
+    number = kernel.count.sum(axis=1)
+    shared = np.isfinite(typical).sum(axis=0) >= 2
+    shared[-1] = False
+    if not shared.any():
+        return out
+    ratio = typical / low_median(typical)[None, :]
+    for place, stage in enumerate(numbers.tolist()):
+        use = shared & np.isfinite(ratio[place]) & (weight[place] > 0)
+        if not use.any() or weight[place][use].sum() < 0.5 * weight[place].sum():
+            continue
+        value = _weighted_median(ratio[place][use], weight[place][use])
+        members = stages == stage
+        off = _weighted_median(np.abs(ratio[place][use] - value), weight[place][use])
+        scatter = _stage_scatter(kernel, members, use, number)
+        if value - 1 > max(_STAGE_LEAST, SIGNIFICANT * scatter, 2 * off):
+            out[members] = value
+    return out
+
+
+def _columnwise(values: Float) -> Float:
+    known = np.isfinite(values).any(axis=0)
+    out = np.full(values.shape[1], np.nan)
+    if known.any():
+        out[known] = low_median(values[:, known])
+    return out
+
+
+def _stage_scatter(
+    kernel: Kernel, members: npt.NDArray[np.bool_], use: npt.NDArray[np.bool_], number: Any
+) -> float:
+    """Relative standard error of the typical lengths of a stage, of its most frequent name."""
+    best = np.inf
+    for place in np.flatnonzero(members).tolist():
+        _, code, length = kernel.kernels[place]
+        for name in np.flatnonzero(use).tolist():
+            mine = length[code == name]
+            if len(mine) >= 4:
+                error = 1.2533 * spread(mine) / max(float(np.median(mine)), 1.0) / len(mine) ** 0.5
+                best = min(best, error)
+    return float(best)
+
+
+def _weighted_median(values: Float, weights: Float) -> float:
+    order = np.argsort(values, kind="stable")
+    reach = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reach, 0.5 * reach[-1])])
+
+
+def _alike(kernel: Kernel, factor: Float) -> Float:
+    """(traces,) share of a rank's kernel time in names slowed about as much as the whole."""
+    mean = kernel.total_ns.mean(axis=1)
+    healthy = mean / factor
+    whole = mean.sum(axis=1) / np.maximum(healthy.sum(axis=1), 1e-9) - 1
+    near = np.abs(factor - 1 - whole[:, None]) <= 0.5 * np.maximum(whole, 1e-9)[:, None]
+    out: Float = (healthy * near).sum(axis=1) / np.maximum(healthy.sum(axis=1), 1e-9)
+    return out
+
+
+def _named(names: Sequence[str], code: Int64, amount: Float) -> tuple[tuple[str, float], ...]:
+    sums = np.bincount(code, weights=amount, minlength=len(names))
+    order = np.argsort(-sums, kind="stable")
+    return tuple((names[place], float(sums[place])) for place in order.tolist() if sums[place] > 0)
+
+
+def _clipped_to_busy(program: Program, node: npt.NDArray[np.intp], length: Float) -> Float:
+    """Per kernel: its part of its node's busy time, below 1 where kernels overlap."""
+    whole = np.zeros(len(program.busy_ns))
+    np.add.at(whole, node, length)
+    out: Float = np.minimum(1.0, program.busy_ns[node] / np.maximum(whole[node], 1e-9))
+    return out
+
+
+# -- gaps ----------------------------------------------------------------------------
+
+
+def _sums(program: Program, values: Float, traces: int) -> Float:
+    """(traces, steps) sums over the nodes of each rank and step."""
+    out = np.zeros((traces, program.window.steps))
+    inside = (program.trace >= 0) & (program.step >= 0)
+    np.add.at(out, (program.trace[inside], program.step[inside]), values[inside])
+    return out
+
+
+def _over_peers(values: Float, who: Roles) -> Float:
+    """(traces, steps) above what healthy peers have; all ranks stand in for missing peers."""
+    role = np.array(who.role)
+    out = np.zeros_like(values)
+    for number in np.unique(role).tolist():
+        members = role == number
+        peers = members if members.sum() > 1 else np.ones(len(role), dtype=np.bool_)
+        out[members] = values[members] - low_median(values[peers])[None, :]
+    return out
+
+
+def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDArray[np.bool_]]:
+    """(traces, steps) gap beyond the peers' where it counts; and who has it in single steps."""
+    over = _over_peers(gaps, who)
+    steps = over.shape[1]
+    centre = np.median(over, axis=1)
+    deviation = np.abs(over - centre[:, None])
+    scatter = np.array([spread(row) for row in over])
+    pooled = float(np.median(scatter)) if len(scatter) else 0.0
+    # Three steps say little of one rank's scatter; the other ranks' says more.
+    own = np.maximum(pooled, np.minimum(scatter, deviation.mean(axis=1)))
+    error = 1.2533 * own / np.sqrt(max(steps, 1))
+    lasting = (centre > SIGNIFICANT * error) & (centre > TRIFLE * step_ns)
+    high = over - np.where(lasting, centre, np.minimum(centre, 0))[:, None]
+    limit = max(_EPISODE * step_ns, _EPISODE_SPREADS * pooled)
+    episode = (high > limit) & (over > limit)
+    out = np.where(lasting[:, None] | episode, np.maximum(over, 0), 0.0)
+    return out, ~lasting & episode.any(axis=1)
+
+
+def _local_excess(local: Float, who: Roles, step_ns: float) -> npt.NDArray[np.bool_]:
+    """(traces,) whose own work, all together, is clearly more than the peers'."""
+    role = np.array(who.role)
+    over = _over_peers(local, who)
+    steps = over.shape[1]
+    centre = np.median(over, axis=1)
+    deviation = np.abs(over - centre[:, None])
+    pooled = 1.4826 * float(np.median(np.median(deviation, axis=1))) if len(over) else 0.0
+    own = np.maximum(pooled, deviation.mean(axis=1))
+    error = 1.2533 * own / np.sqrt(max(steps, 1))
+    lonely = np.array([(role == number).sum() == 1 for number in role])
+    clear = (centre > SIGNIFICANT * error) & (centre > _CPU_LEAST * step_ns)
+    # Without peers of equal role another amount of work is no excess.
+    out: npt.NDArray[np.bool_] = clear & ~lonely & (over > 0).all(axis=1)
+    return out
+
+
+def _lead(trace: RankTrace, fit: ClockFit, program: Program, place: int) -> Float:
+    """(steps,) time from a step's begin to its first kernel of any kind."""
+    bounds = program.window.bounds_ns[place]
+    start = np.sort(fit.aligned(trace.kernels.start_ns))
+    first = np.searchsorted(start, bounds[:-1], side="left")
+    if len(start) == 0:
+        return np.zeros(len(bounds) - 1)
+    out: Float = (start[np.minimum(first, len(start) - 1)] - bounds[:-1]).astype(np.float64)
+    return np.maximum(out, 0.0)
+
+
+def _largest_first(gaps: Float, amount: float) -> Float:
+    """How much is taken from each gap when the largest ones give first."""
+    order = np.argsort(-gaps, kind="stable")
+    before = np.concatenate(([0.0], np.cumsum(gaps[order])[:-1]))
+    taken = np.zeros(len(gaps))
+    taken[order] = np.clip(amount - before, 0, gaps[order])
+    return taken
+
+
+def _first_of_step(program: Program, nodes: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Which of a rank's nodes, given in order, are the first of their step with a gap."""
+    step = program.step[nodes]
+    at = program.at_ns[nodes]
+    out = np.zeros(len(nodes), dtype=np.bool_)
+    for number in np.unique(step).tolist():
+        mine = np.flatnonzero(step == number)
+        out[mine[np.argmin(at[mine])]] = True
+    return out
+
+
+def _even_exchanges(
+    traces: Sequence[RankTrace], program: Program, matching: Matching,
+    lender: npt.NDArray[np.int64], removed: Float, owner: npt.NDArray[np.int32],
+) -> None:  # fmt: skip
+    """Removes from exchanges of tokens what their busiest rank makes them take longer."""
+    if not (lender >= 0).any():
+        return
+    place_of = {trace.rank: place for place, trace in enumerate(traces)}
+    nodes = np.flatnonzero(program.instance >= 0)
+    instance = program.instance[nodes]
+    instances = matching.instances
+    exchange = (matching.ops()[instance] == "all_to_all") & (instances.bytes[instance] > 0)
+    group = instances.group[instance]
+    for number in np.unique(group[exchange]).tolist():
+        members = [place_of[rank] for rank in matching.groups[number].ranks if rank in place_of]
+        whose = [int(lender[place]) for place in members if lender[place] >= 0]
+        if not whose:
+            continue
+        mine = np.flatnonzero(exchange & (group == number))
+        took = program.gap_ns[nodes[mine]]
+        latency = float(took.min())
+        part = instances.least_bytes[instance[mine]] / instances.bytes[instance[mine]]
+        removed[nodes[mine]] = (took - latency) * (1 - part)
+        owner[nodes[mine]] = whose[0]
+
+
+# -- links ---------------------------------------------------------------------------
+
+
+def _links(
+    traces: Sequence[RankTrace], program: Program, matching: Matching, times: Timing,
+    step_ns: float, removed: Float, owner: npt.NDArray[np.int32],
+) -> tuple[tuple[tuple[int, ...], str], ...]:  # fmt: skip
+    """Groups whose transfers take longer than their siblings'; marks them as removed.
+
+    Siblings have the same axis, operation, size and span of hosts.
+    """
+    slow = _slow_groups(traces, program, matching, step_ns)
+    if not slow:
+        return ()
+    found: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
+    healthy = _pairs_of(matching, program, [number for number, _, _ in slow])
+    for number, nodes, excess_ns in slow:
+        members = matching.groups[number].ranks
+        pairs = [
+            (a, b) for i, a in enumerate(members) for b in members[i + 1 :] if (a, b) not in healthy
+        ]
+        ends = pairs[0] if len(pairs) == 1 else tuple(members)
+        for node, value in zip(nodes.tolist(), excess_ns.tolist(), strict=True):
+            found[ends][node] = value
+    ordered = sorted(found.items(), key=lambda item: -sum(item[1].values()))
+    for place, (_, nodes_of) in enumerate(ordered):
+        for node, value in nodes_of.items():
+            removed[node] = value
+            owner[node] = len(traces) + place
+    return tuple((ends, "-".join(map(str, ends))) for ends, _ in ordered)
+
+
+def _slow_groups(
+    traces: Sequence[RankTrace], program: Program, matching: Matching, step_ns: float
+) -> list[tuple[int, npt.NDArray[np.intp], Float]]:
+    """Group, its transfer nodes, and what each takes too long."""
+    nodes = np.flatnonzero(program.instance >= 0)
+    if len(nodes) == 0 or any(trace.device_type == "cpu" for trace in traces):
+        return []
+    instances = matching.instances
+    instance = program.instance[nodes]
+    took = program.gap_ns[nodes]
+    host = {trace.rank: trace.host for trace in traces}
+    spans = np.array(
+        [len({host.get(rank) for rank in group.ranks}) > 1 for group in matching.groups],
+        dtype=np.int64,
+    )
+    axis_codes: dict[tuple[Any, ...], int] = {}
+    axis = np.array(
+        [
+            axis_codes.setdefault((g.axis, g.description == "p2p", len(g.ranks)), len(axis_codes))
+            for g in matching.groups
+        ],
+        dtype=np.int64,
+    )
+    group = instances.group[instance].astype(np.int64)
+    kind = np.stack(
+        (axis[group], spans[group], instances.op[instance], instances.bytes[instance]), 1
+    )
+    _, kind_code = np.unique(kind, axis=0, return_inverse=True)
+    out = []
+    for code in np.unique(kind_code).tolist():
+        mine = np.flatnonzero(kind_code.reshape(-1) == code)
+        groups = _by_members(matching, np.unique(group[mine]))
+        if len(groups) < 2:
+            continue
+        rows = [mine[np.isin(group[mine], numbers)] for numbers in groups]
+        centre = np.array([np.median(took[part]) for part in rows])
+        base = float(low_median(centre))
+        error = [1.2533 * spread(took[part]) / max(len(part), 1) ** 0.5 for part in rows]
+        for part, value, se in zip(rows, centre.tolist(), error, strict=True):
+            if value - base > max(SIGNIFICANT * se, 0.1 * base, 10_000.0):
+                over = np.clip(took[part] - base, 0, value - base)
+                if over.sum() > 0.1 * TRIFLE * step_ns * program.window.steps:
+                    out.append((int(group[part[0]]), nodes[part], over))
+    return out
+
+
+def _by_members(matching: Matching, numbers: npt.NDArray[np.int64]) -> list[list[int]]:
+    """Groups with equal members together: both directions of a pair are one link."""
+    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for number in numbers.tolist():
+        found[matching.groups[number].ranks].append(number)
+    return list(found.values())
+
+
+def _pairs_of(matching: Matching, program: Program, slow: Sequence[int]) -> set[tuple[int, int]]:
+    """Pairs of ranks that some healthy group of at most eight contains."""
+    bad = {matching.groups[number].ranks for number in slow}
+    used = np.unique(matching.instances.group[program.instance[program.instance >= 0]])
+    pairs = set()
+    for number in used.tolist():
+        members = matching.groups[number].ranks
+        if members not in bad and len(members) <= 8:
+            pairs |= {(a, b) for i, a in enumerate(members) for b in members[i + 1 :]}
+    return pairs
