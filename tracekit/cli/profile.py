@@ -14,8 +14,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tracekit.cli import _shared
 from tracekit.core.errors import UsageError
 from tracekit.profile import checks, launch, place, script
+from tracekit.profile import server as engine
 from tracekit.profile.plan import Options
 from tracekit.profile.presets import PRESETS
 
@@ -29,6 +31,7 @@ MODEL, JOB, SCRIPT, SERVER = "Model", "Parallelism", "A script of yours", "A ser
 
 
 def profile(
+    context_: typer.Context,
     target: Annotated[
         list[str] | None,
         typer.Argument(
@@ -151,6 +154,17 @@ def profile(
             help="For a script: record this stretch of time, on all ranks, instead of steps.",
         ),
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Record a running vLLM or SGLang server instead."),
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="For a server: seconds to record; or give --steps.")
+    ] = None,
+    trace_dir: Annotated[
+        Path | None,
+        typer.Option(help="For a server: the folder it writes to; needed for vLLM."),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(help="Seconds that a rank waits for another before the job fails.")
     ] = DEFAULTS.timeout_s,
@@ -169,9 +183,17 @@ def profile(
 
     A script: tracekit profile --ranks 2 -o my-run -- train.py --lr 0.1
 
+    A server: tracekit profile --server http://127.0.0.1:30000 --steps 20 -o my-run
+
     On a cluster: torchrun --nproc-per-node 4 --no-python tracekit profile pp -o my-run
     """
     given = target or []
+    if server is not None:
+        source = context_.get_parameter_source("steps")
+        counted = None if source is None or source.name == "DEFAULT" else steps
+        wanted = engine.Request(url=server, duration_s=duration, steps=counted, trace_dir=trace_dir)
+        _engine(wanted, out or Path("tracekit-server"), force)
+        return
     if _is_script(given):
         window_s = _window(window)
         request = script.Request(
@@ -244,6 +266,12 @@ def _script(request: script.Request, out: Path | None, force: bool) -> int:
     if outcome.folder is not None:
         _conclude(outcome.folder)
     return outcome.exit_code
+
+
+def _engine(request: engine.Request, out: Path, force: bool) -> None:
+    with _shared.status("profiling the server") as show:
+        folder = engine.run(request, out, force=force, on_progress=show)
+    _conclude(folder)
 
 
 def _workload(target: Sequence[str]) -> str:
