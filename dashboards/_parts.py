@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from tracekit.analysis.breakdown import BreakdownResult
 from tracekit.report.blocks import Bars, Cube, Role, Series
 from tracekit.report.section import Section
+
+from ._waits import exposed_waits
 
 MANY_RANKS = 64  # from here on, quantiles and the worst few instead of every rank
 WORST_RANKS = 8
@@ -26,20 +29,44 @@ class Part:
 
 
 def parts(section: Section) -> tuple[Part, ...]:
-    """The five parts of a step, in the order in which they are stacked."""
+    """The parts of a step, in the order in which they are stacked; they sum to it.
+
+    Exposed communication is told apart into transfer and waiting where a wait is known.
+    """
     rest = "unattributed" if section.on_cpu else "idle"
     return (
         Part("compute alone", Role.COMPUTE, lambda f: f["compute_ns"] - f["hidden_comm_ns"]),
         Part("compute hiding communication", Role.HIDING, lambda f: f["hidden_comm_ns"]),
-        Part("exposed communication", Role.TRANSFER, lambda f: f["exposed_comm_ns"]),
+        *_exposed(section),
         Part("exposed memory copies", Role.MEMORY, lambda f: f["exposed_memory_ns"]),
         Part(rest, Role.IDLE, lambda f: f["idle_ns"]),
     )
 
 
-def counted(result: BreakdownResult) -> pd.DataFrame:
+def _exposed(section: Section) -> tuple[Part, ...]:
+    if exposed_waits(section.run).empty:
+        return (Part("exposed communication", Role.TRANSFER, lambda f: f["exposed_comm_ns"]),)
+    return (
+        Part("exposed transfer", Role.TRANSFER, lambda f: f["exposed_comm_ns"] - f["wait_ns"]),
+        Part("waiting for another rank", Role.WAIT, lambda f: f["wait_ns"]),
+    )
+
+
+def every_step(result: BreakdownResult, section: Section) -> pd.DataFrame:
+    """The breakdown's rows with ``wait_ns``, the waiting in their exposed communication."""
+    frame = result.per_step
+    waits = exposed_waits(section.run)
+    if waits.empty:
+        return frame.assign(wait_ns=0.0)
+    keys = pd.MultiIndex.from_arrays([frame["rank"], frame["step"]])
+    known = waits.reindex(keys, fill_value=0.0).to_numpy()
+    return frame.assign(wait_ns=np.minimum(known, frame["exposed_comm_ns"].to_numpy(dtype=float)))
+
+
+def counted(result: BreakdownResult, section: Section) -> pd.DataFrame:
     """The rows that count in statistics."""
-    return result.per_step[result.per_step["counted"]]
+    frame = every_step(result, section)
+    return frame[frame["counted"]]
 
 
 def lost(frame: pd.DataFrame, section: Section) -> pd.Series:
@@ -50,7 +77,7 @@ def lost(frame: pd.DataFrame, section: Section) -> pd.Series:
 
 def per_rank(result: BreakdownResult, section: Section) -> pd.DataFrame:
     """Mean of each column over the counted steps, one row per rank, in rank order."""
-    frame = counted(result).drop(columns=["step", "counted"])
+    frame = counted(result, section).drop(columns=["step", "counted"])
     means = frame.groupby("rank").mean()
     return means.loc[[rank for rank in section.rank_order if rank in means.index]]
 
@@ -94,13 +121,13 @@ def cube(
 
 def whole(result: BreakdownResult, section: Section) -> Bars:
     """One bar: where a step goes, as the mean over ranks and counted steps."""
-    mean = counted(result).mean(numeric_only=True).to_frame().T
+    mean = counted(result, section).mean(numeric_only=True).to_frame().T
     title = "Where a step goes"
     if len(section.run.traces) > 1:
         title += " (mean over ranks)"
     # A part that does not occur is no news in a list of where time goes.
     present = [part for part in parts(section) if float(part.values(mean).iloc[0])]
-    frame = result.per_step
+    frame = every_step(result, section)
     return Bars(
         title,
         ("a step",),
@@ -134,7 +161,7 @@ def by_rank(
     if positions:
         caption += f" Outlined: {section.who(marked)}."
     present = [part for part in parts(section) if part.values(means).any()]
-    frame = result.per_step
+    frame = every_step(result, section)
     return Bars(
         "The same, rank by rank",
         tuple(names),

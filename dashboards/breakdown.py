@@ -40,7 +40,7 @@ def _answer(result: BreakdownResult, section: Section) -> Answer:
     if others:
         joined = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
         sentence += f"; {joined}"
-    used = counted(result)
+    used = counted(result, section)
     steps = plural(used["step"].nunique(), "step")
     detail = f"Mean over {plural(used['rank'].nunique(), 'rank')} and {steps}"
     if section.on_cpu:
@@ -59,6 +59,7 @@ def _ranks(result: BreakdownResult, section: Section) -> Table:
         "compute_ns": "compute",
         "hidden_comm_ns": "of it hiding communication",
         "exposed_comm_ns": "exposed communication",
+        **({"wait_ns": "of it waiting"} if means["wait_ns"].any() else {}),
         "exposed_memory_ns": "exposed copies",
         "idle_ns": rest,
     }
@@ -66,7 +67,7 @@ def _ranks(result: BreakdownResult, section: Section) -> Table:
     share = lost_ns / means["step_ns"]
     columns = (
         TableColumn("rank", "", numeric=False),
-        *(TableColumn(label, "ns", SCHEMA[name].description) for name, label in labels.items()),
+        *(TableColumn(label, "ns", _meaning(name)) for name, label in labels.items()),
         TableColumn("share lost", "ratio", "Share of the step that is certainly lost."),
     )
     rows = tuple(
@@ -80,6 +81,12 @@ def _ranks(result: BreakdownResult, section: Section) -> Table:
     keys = tuple(Key(rank=int(rank)) for rank in means.index)
     title = "Ranks, mean per counted step"
     return Table(title, columns, rows, worst=len(columns) - 1, keys=keys)
+
+
+def _meaning(name: str) -> str:
+    if name == "wait_ns":
+        return "Inside a collective that another rank had not entered, no compute running."
+    return SCHEMA[name].description
 
 
 def _steps(section: Section, result: BreakdownResult) -> Table:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from tracekit.analysis.breakdown import BreakdownResult
+from tracekit.analysis.stragglers import StragglersResult
 from tracekit.report import format
 from tracekit.report.blocks import (
     Answer,
@@ -22,6 +23,7 @@ from tracekit.report.blocks import (
 from tracekit.report.page import RunPage, pages
 from tracekit.report.section import Section, plural
 
+from . import stragglers
 from ._parts import by_rank, counted, cube, lost, parts, per_rank, whole
 
 TOP_FINDINGS = 5
@@ -35,7 +37,7 @@ def build(section: Section) -> Sequence[Block]:
     if result is None or result.per_step.empty:
         return (_no_answer(section), _findings(section))
     culprit = _slowest(result, section)
-    marked = () if culprit is None else (culprit,)
+    marked = _marked(section, culprit)
     picture: list[Block] = [whole(result, section)]
     if len(section.run.traces) > 1:
         picture.append(by_rank(result, section, horizontal=False, marked=marked, legend=False))
@@ -55,7 +57,7 @@ def _no_answer(section: Section) -> Answer:
 
 
 def _verdict(result: BreakdownResult, section: Section, culprit: int | None) -> Answer:
-    frame = counted(result)
+    frame = counted(result, section)
     lost_ns = float(lost(frame, section).mean())
     share = format.quantity(lost_ns / float(frame["step_ns"].mean()), "ratio")
     amount = format.quantity(lost_ns, "ns")
@@ -89,7 +91,7 @@ def _length(frame: pd.DataFrame) -> str:
 def _cause(frame: pd.DataFrame, section: Section) -> str:
     """What most of the lost time is."""
     total = float(lost(frame, section).mean())
-    causes = {Role.TRANSFER, Role.MEMORY} | (set() if section.on_cpu else {Role.IDLE})
+    causes = {Role.TRANSFER, Role.WAIT, Role.MEMORY} | (set() if section.on_cpu else {Role.IDLE})
     means = [(float(p.values(frame).mean()), p.label) for p in parts(section) if p.role in causes]
     value, label = max(means)
     if value > 0.995 * total:
@@ -113,11 +115,22 @@ def _slowest(result: BreakdownResult, section: Section) -> int | None:
     return rank if ratio >= STANDS_OUT else None
 
 
+def _marked(section: Section, slowest: int | None) -> tuple[int, ...]:
+    """Ranks to outline: the culprit of the stragglers, else the one that computes longest."""
+    found = section.result(StragglersResult)
+    if found is not None and found.culprit_ranks:
+        return tuple(found.culprit_ranks)
+    return () if slowest is None else (slowest,)
+
+
 def _who(result: BreakdownResult, section: Section, culprit: int | None) -> str:
-    """Who: the rank that computes longest, or loses most, or nobody in particular."""
+    """Who: the culprit, else the rank that computes longest, or loses most, or nobody."""
     means = per_rank(result, section)
     if len(means) < 2:
         return ""
+    found = section.result(StragglersResult)
+    if found is not None and found.culprit_kind != "none":
+        return stragglers.sentence(found, section)
     others = "the other rank" if len(means) == 2 else "the median of the others"
     if culprit is not None:
         _, ratio = _above_others(means["compute_ns"])

@@ -74,7 +74,7 @@ def _shares(measured: Sequence[tuple[Section, BreakdownResult]]) -> Bars:
 
 
 def _share(result: BreakdownResult, part: int, section: Section) -> float:
-    frame = counted(result)
+    frame = counted(result, section)
     total = float(frame["step_ns"].sum())
     return float(parts(section)[part].values(frame).sum()) / total if total else 0.0
 

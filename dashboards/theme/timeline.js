@@ -138,7 +138,7 @@ function paint(state, pen, style) {
   state.lanes.forEach((lane, row) => {
     const top = AXIS_HEIGHT + row * state.data.lane;
     pen.text(left - 8, top + state.data.lane / 2, lane.label, ink("muted"), "right", left - 10);
-    pen.rect(left, top + 2, room, state.data.lane - 4, ink("zero"));
+    pen.rect(left, top + 2, room, state.data.lane - 4, ink("idle"));
     paintLane(state, pen, lane, top, x, colours, ink);
   });
 }
@@ -156,7 +156,7 @@ function paintAxis(state, pen, x, ink) {
     pen.rect(at, AXIS_HEIGHT - 6, 1, state.height - AXIS_HEIGHT + 6, ink("line"));
     pen.text(at, 10, tick.toLocaleString("en-US", { maximumFractionDigits: digits }), ink("muted"), "center");
   }
-  pen.text(2, 10, `time (${unit})`, ink("muted"), "left");
+  pen.text(state.x.left - 12, 10, unit, ink("muted"), "right");
 }
 
 function firstVisible(lane, from) {

@@ -9,7 +9,7 @@ from tracekit.analysis._contract import analyzers
 from tracekit.report.blocks import Answer, Block, Folded, Text
 from tracekit.report.page import AnyPage, Page, pages
 
-ABOUT_THE_RUN = {"overview", "conditions"}
+ABOUT_THE_RUN = {"overview", "timeline", "topology", "conditions"}
 
 
 def test_every_analyzer_has_a_page_and_every_page_an_analyzer() -> None:
