@@ -69,7 +69,8 @@ def sentence(result: StragglersResult, section: Section) -> str:
         name = section.rank_name(result.culprit_ranks[0])
         who = name[:1].upper() + name[1:]
     why = CAUSES.get(result.cause or "")
-    return f"{who} costs {wasted} of step time" + (f": {why}." if why else ".")
+    once = ", in a single step" if result.persistence == "isolated" else ""
+    return f"{who} costs {wasted} of step time{once}" + (f": {why}." if why else ".")
 
 
 def _faster(result: StragglersResult) -> str:

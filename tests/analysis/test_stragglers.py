@@ -114,7 +114,14 @@ def test_pauses_in_single_steps_are_told_from_a_slow_rank() -> None:
     result = analyze(job(steady(4), pause_us={(3, 2): 800, (3, 6): 800}))
     assert result.culprit_ranks == (3,)
     assert result.cause == "gc"
+    assert result.persistence == "recurring"
     assert result.slowdown == pytest.approx(1 + 1600 / 8000, rel=0.02)
+
+
+def test_a_single_pause_is_an_episode() -> None:
+    result = analyze(job(steady(4), pause_us={(3, 2): 800}))
+    assert (result.culprit_ranks, result.persistence) == ((3,), "isolated")
+    assert "single pause" in result.findings[0].title
 
 
 def test_a_step_slow_for_all_is_no_ranks_doing() -> None:

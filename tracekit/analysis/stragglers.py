@@ -40,6 +40,7 @@ from tracekit.core.whatif import WhatIf, ideals, what_if
 
 LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
 WARN_ERROR, REFUSE_ERROR = 0.02, 0.05
+LASTING = 0.75  # share of steps in which a culprit is slow, to call it lasting
 
 PER_RANK = Schema(
     Column("rank", "int32", "", "Global rank."),
@@ -104,6 +105,7 @@ class StragglersResult:
     culprit_members: str
     culprit_ranks: tuple[int, ...]
     cause: str | None
+    persistence: str | None
     status: str
     status_reason: str
     findings: tuple[Finding, ...]
@@ -151,6 +153,7 @@ def analyze(run: Run) -> StragglersResult:
         culprit_members=found.members,
         culprit_ranks=found.ranks,
         cause=found.cause,
+        persistence=_persistence(case),
         status=status,
         status_reason=reason,
         findings=_findings(case, status),
@@ -240,6 +243,21 @@ def _status(case: _Case) -> tuple[str, str]:
     if not all(trace.steps_marked for trace in run.traces):
         return "partial", "steps are not marked, so the whole capture counts as one"
     return "ok", ""
+
+
+def _persistence(case: _Case) -> str | None:
+    """Whether the culprit is slow throughout, again and again, or was so once."""
+    named = case.verdict
+    if named.kind in ("none", "diffuse"):
+        return None
+    if named.kind == "link":
+        return "lasting"
+    places = [place for place, trace in enumerate(case.run.traces) if trace.rank in named.ranks]
+    over = (case.found.busy_ns + case.found.gap_ns)[places].max(axis=0)
+    hit = over > 0.5 * over.max()
+    if hit.mean() >= LASTING or (case.steps == 1 and not case.found.episodic[places].any()):
+        return "lasting"
+    return "recurring" if hit.sum() > 1 else "isolated"
 
 
 # -- tables --------------------------------------------------------------------------
@@ -417,6 +435,8 @@ def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
         share = 1 - 1 / what.slowdown
     else:
         because = f" ({found.cause})" if found.cause else ""
+        if _persistence(case) == "isolated":
+            because += ", by a single pause"
         title = f"{who} costs {percent(share)} of step time{because}"
     return (
         Finding(
@@ -486,6 +506,7 @@ ANALYZER = Analyzer(
         Column("culprit_members", "str", "", "What the set is called; empty for none."),
         Column("culprit_ranks", "object", "", "Global ranks of the culprit."),
         Column("cause", "str", "", "Why, where one cause makes 80 % of the excess; else null."),
+        Column("persistence", "str", "", "lasting, recurring, or isolated: one step's episode."),
         Column("status", "str", "", "ok, partial or not_comparable."),
         Column("status_reason", "str", "", "Why the status is not ok; else empty."),
     ),

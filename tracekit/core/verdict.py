@@ -117,9 +117,9 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
         marked = _marked(trace, gap)
         if marked is not None:
             return marked
-        if found.begin_gap[place] >= COVERAGE:
-            return "dataloader"
-        return "gc" if found.episodic[place] else "host"
+        if found.episodic[place]:
+            return "gc"
+        return "dataloader" if found.begin_gap[place] >= COVERAGE else "host"
     return None
 
 
