@@ -96,3 +96,9 @@ def test_communication_on_two_streams_slows_down_once() -> None:
     begin, work = _ns(0), _ns(100)
     spans = [(_ns(0), _ns(60)), (_ns(20), _ns(80))]
     assert stretched(begin, work, spans, 2.0).tolist() == [140]
+
+
+def test_a_rank_alone_pauses_too() -> None:
+    truth = simulate.truth(ideal(layers=1, steps=1, faults=("delay:0:1",)))
+    # The device works through its 300 us meanwhile.
+    assert truth["loss"]["lost_ns"] == [700 * US]

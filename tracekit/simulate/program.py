@@ -82,6 +82,11 @@ def programs(spec: Spec) -> tuple[tuple[Op, ...], ...]:
     return tuple(tuple(_Builder(spec, plan, pp).step(table[pp])) for pp in range(spec.pp))
 
 
+def _op(do: Do, name: str, action: Action) -> Op:
+    """An operation of an action."""
+    return Op(do, name, work=action.kind.value, stage=action.stage, microbatch=action.microbatch)
+
+
 class _Builder:
     """Writes the operations of one pipeline rank."""
 
@@ -104,6 +109,8 @@ class _Builder:
             else:
                 self._emit(ops, [self._transfer(action)])
         self._emit(ops, self._optimizer())
+        if not self.paused:  # nothing is communicated
+            ops.append(Op(Do.PAUSE, "delay"))
         ops.append(Op(Do.SYNC, "sync"))
         ops.append(Op(Do.CLOSE, "step", back=len(ops)))
         yield from ops
@@ -114,11 +121,10 @@ class _Builder:
         if wait is not None:
             ops.append(wait)
         begin = len(ops)
-        where = {"work": action.kind.value, "stage": action.stage, "microbatch": action.microbatch}
-        ops.append(Op(Do.OPEN, "stage", **where))  # type: ignore[arg-type]
+        ops.append(_op(Do.OPEN, "stage", action))
         made = self._action(action)
         self._emit(ops, self._launched_at_once(made) if self.spec.graph else made)
-        ops.append(Op(Do.CLOSE, "stage", back=len(ops) - begin, **where))  # type: ignore[arg-type]
+        ops.append(replace(_op(Do.CLOSE, "stage", action), back=len(ops) - begin))
 
     def _emit(self, ops: list[Op], made: Iterator[Op] | list[Op]) -> None:
         """Append; the pause of a delay comes before the step's first communication."""
@@ -193,13 +199,9 @@ class _Builder:
         factors = self.spec.stage_factors
         factor = factors[action.stage] if factors else 1.0
         for name, share in parts:
-            yield Op(
-                Do.COMPUTE,
-                name,
+            yield replace(
+                _op(Do.COMPUTE, name, action),
                 cost_ns=self.spec.forward_us * 1000 * ratio * share * factor,
-                work=action.kind.value,
-                stage=action.stage,
-                microbatch=action.microbatch,
                 layer=self._global(action, layer),
                 routed=name == "experts",
             )
@@ -243,8 +245,8 @@ class _Builder:
     def _halves(self) -> tuple[tuple[model.Part, ...], tuple[model.Part, ...]]:
         """The kernels up to each tensor-parallel sum; those of experts are apart."""
         if self.spec.fused:
-            share = 1.0 if self.spec.ep == 1 else 0.58
-            return (("layer", share),), ()
+            apart = model.ROUTER + model.EXPERTS if self.spec.ep > 1 else ()
+            return (("layer", 1.0 - sum(share for _, share in apart)),), ()
         return model.ATTENTION, () if self.spec.ep > 1 else model.DENSE
 
     def _block(
@@ -267,12 +269,8 @@ class _Builder:
         yield self._collective(action, layer, name, "tp", size)
 
     def _collective(self, action: Action, layer: int, name: str, axis: str, size: int) -> Op:
-        return Op(
-            Do.COLLECTIVE,
-            name,
-            work=action.kind.value,
-            stage=action.stage,
-            microbatch=action.microbatch,
+        return replace(
+            _op(Do.COLLECTIVE, name, action),
             layer=self._global(action, layer),
             axis=axis,
             size=size,
@@ -295,17 +293,9 @@ class _Builder:
         ahead = [order[place]] if place == 0 else []
         ahead += [order[place + 1]] if place + 1 < len(order) else []
         for number in ahead:
-            yield Op(
-                Do.COLLECTIVE,
-                "all_gather",
-                work=action.kind.value,
-                stage=action.stage,
-                microbatch=action.microbatch,
-                layer=self._global(action, number),
-                key=self._shard(action, number),
-                axis="fsdp",
-                size=self._parameters() // self.spec.fsdp,
-            )
+            size = self._parameters() // self.spec.fsdp
+            call = self._collective(action, number, "all_gather", "fsdp", size)
+            yield replace(call, key=self._shard(action, number), blocking=False)
         yield Op(Do.WAIT, "parameters", needs=(self._shard(action, layer),))
 
     def _shard(self, action: Action, layer: int) -> Key:
@@ -336,18 +326,8 @@ class _Builder:
             if self.spec.degree(axis) == 1:
                 continue
             key: Key = ("gradients", axis, action.stage, layer)
-            yield Op(
-                Do.COLLECTIVE,
-                name,
-                work=action.kind.value,
-                stage=action.stage,
-                microbatch=action.microbatch,
-                layer=self._global(action, layer),
-                key=key,
-                needs=before,
-                axis=axis,
-                size=size,
-            )
+            call = self._collective(action, layer, name, axis, size)
+            yield replace(call, key=key, needs=before, blocking=False)
             before = (key,)
             self.gradients.append(key)
             if name == "reduce_scatter":
