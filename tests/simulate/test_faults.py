@@ -33,8 +33,8 @@ def test_a_rank_that_is_slow_or_late_costs_time(shape: str, fault: str) -> None:
 def test_a_slow_stage() -> None:
     truth = simulate.truth(Spec(pp=4, tp=2, faults=("slow-stage:2:1.25",)))
     assert truth["culprit"]["sets"] == [
-        {"kind": "tp_group", "members": [4, 5]},
         {"kind": "stage", "members": [2]},
+        {"kind": "tp_group", "members": [4, 5]},
     ]
     assert 1.1 < truth["loss"]["slowdown"] < 1.25
     # Shared out evenly, the same work would still be more than without the fault.
@@ -65,6 +65,7 @@ def test_a_hot_expert_slows_the_rank_that_holds_it() -> None:
 def test_two_culprits_at_once() -> None:
     faults = ("slow-rank:1:1.3", "delay:6:4")
     truth = simulate.truth(Spec(tp=2, dp=4, faults=faults))
+    assert truth["culprit"]["sets"] == [{"kind": "rank", "members": [1, 6]}]
     assert truth["culprit"]["ranks"] == [1, 6]
     assert truth["culprit"]["cause"] == ["compute", "host"]
     alone = {item["fault"]: item["slowdown"] for item in truth["loss"]["each"]}

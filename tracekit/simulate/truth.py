@@ -91,24 +91,23 @@ def ranks(job: Job, planted: fault.Fault) -> tuple[int, ...]:
 def culprit(job: Job) -> dict[str, Any]:
     """Who is to blame: the set that holds exactly the ranks of all faults.
 
-    ``sets`` names every kind of set with these members; the first is the smallest.
+    ``sets`` names every kind of set with these members: first the kind that was planted, then
+    from the smallest. Ranks that make up no set are named one by one.
     """
     faults = job.spec.planted()
     if not faults:
         return {"kind": "none", "members": [], "ranks": [], "cause": None, "sets": []}
     blamed = tuple(sorted({rank for item in faults for rank in ranks(job, item)}))
     causes = sorted({_CAUSES[item.truth()["kind"]] for item in faults})
+    found = [
+        {"kind": kind, "members": members} for kind, members, there in sets(job) if there == blamed
+    ] or [{"kind": "rank", "members": list(blamed)}]
     if all(isinstance(item, fault.SlowLink) for item in faults):
         found = [{"kind": "link", "members": list(blamed)}]
-    else:
-        found = [
-            {"kind": kind, "members": members}
-            for kind, members, there in sets(job)
-            if there == blamed
-        ]
-    first = found[0] if found else {"kind": "ranks", "members": list(blamed)}
+    elif all(isinstance(item, fault.SlowStage) for item in faults):
+        found.sort(key=lambda item: item["kind"] != "stage")
     return {
-        **first,
+        **found[0],
         "ranks": list(blamed),
         "cause": causes[0] if len(causes) == 1 else causes,
         "sets": found,
