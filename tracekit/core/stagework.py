@@ -215,7 +215,7 @@ def _waits(trace: RankTrace, waits_inside: bool) -> Intervals:
 
 def _after_longest(waits: Intervals, begin: Int64, end: Int64) -> Int64:
     """Where each span goes on after the longest wait inside it; its begin without any."""
-    out = begin.copy()
+    out: Int64 = begin.copy()
     inside = intersect(waits, union(begin, end))
     owner = np.searchsorted(begin, inside.starts, side="right") - 1
     length = inside.ends - inside.starts
