@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -15,11 +16,17 @@ from tracekit.report.blocks import (
     Bars,
     Beside,
     Block,
+    Copyable,
     FindingsTable,
+    Folded,
     FoundItem,
+    KeyValues,
     Role,
     Series,
+    Table,
+    TableColumn,
 )
+from tracekit.report.json import clean
 from tracekit.report.page import RunPage, pages
 from tracekit.report.section import Section, plural
 
@@ -35,7 +42,7 @@ def build(section: Section) -> Sequence[Block]:
     """Verdict, where a step goes beside the steps themselves, what to fix first."""
     result = section.result(BreakdownResult)
     if result is None or result.per_step.empty:
-        return (_no_answer(section), _findings(section))
+        return (_no_answer(section), _findings(section), *_rest(section))
     culprit = _slowest(result, section)
     marked = _marked(section, culprit)
     picture: list[Block] = [whole(result, section)]
@@ -43,8 +50,49 @@ def build(section: Section) -> Sequence[Block]:
         picture.append(by_rank(result, section, horizontal=False, marked=marked, legend=False))
     steps = _steps(result, section)
     if len(steps.labels) > 1:
-        picture = [Beside(tuple(picture), (steps,))]
-    return (_verdict(result, section, culprit), *picture, _findings(section))
+        picture = [Beside(tuple(picture), (steps, *_made_with(section)))]
+    rest = _rest(section)
+    return (_verdict(result, section, culprit), *picture, _findings(section), *rest)
+
+
+def _made_with(section: Section) -> tuple[Block, ...]:
+    """The conditions a reader asks for first; all of them are at the foot of the page."""
+    facts = (
+        ("model", ("workload", "model")),
+        ("batch", ("batch", "global")),
+        ("sequence", ("workload", "seq")),
+        ("precision", ("precision", None)),
+        ("torch", ("software", "torch")),
+        ("recorded", ("when", None)),
+    )
+    found = [(label, _condition(section, *path)) for label, path in facts]
+    known = tuple((label, value) for label, value in found if value is not None)
+    return (KeyValues("Made with", known),) if known else ()
+
+
+def _condition(section: Section, group: str, field: str | None) -> object:
+    value = section.run.conditions.get(group)
+    if field is None:
+        return value if isinstance(value, (str, int, float)) else None
+    return value.get(field) if isinstance(value, Mapping) else None
+
+
+def _rest(section: Section) -> tuple[Block, ...]:
+    """What could not be analysed and how to record it; all conditions, to copy."""
+    blocks: list[Block] = []
+    missing = [(item.analyzer.name, item.reason) for item in section.outcomes if item.reason]
+    if missing:
+        titles = {page.slug: page.title for page in pages()}
+        columns = (
+            TableColumn("page", "", numeric=False),
+            TableColumn("why, and what to record", "", numeric=False, prose=True),
+        )
+        rows = tuple((titles.get(name, name), reason) for name, reason in missing)
+        blocks.append(Table("What could not be analysed", columns, rows))
+    if section.run.conditions:
+        text = json.dumps(clean(section.run.conditions), indent=2)
+        blocks.append(Folded("All conditions, to copy", (Copyable("Conditions", text),)))
+    return tuple(blocks)
 
 
 def _no_answer(section: Section) -> Answer:

@@ -87,7 +87,7 @@ def build(section: Section) -> Sequence[Block]:
         _caption(section, steps, ranks),
     )
     return (
-        _answer(section, steps[chosen], windows, shares),
+        _answer(section, steps[chosen], shares),
         picture,
         _numbers(section, steps[chosen], shares),
         Folded("Method and limits", (Text(METHOD),)),
@@ -334,14 +334,14 @@ def _shares(pieces: Track, windows: _Windows, rank: int) -> tuple[float, ...]:
 def _answer(
     section: Section,
     step: int | None,
-    windows: _Windows,
     shares: Mapping[int, tuple[float, ...]],
 ) -> Answer:
     total = sum(row[-1] for row in shares.values()) or 1.0
     means = [sum(row[i] for row in shares.values()) / total for i in range(len(At))]
     compute = format.quantity(means[At.COMPUTE] + means[At.HIDING], "ratio")
     what = "The capture" if step is None else f"Step {step}, a typical one,"
-    sentence = f"{what} takes {format.quantity(windows.span_ns, 'ns')}: {compute} is compute"
+    length = float(np.median([row[-1] for row in shares.values()])) if shares else 0.0
+    sentence = f"{what} takes {format.quantity(length, 'ns')}: {compute} is compute"
     for at, words in ((At.WAIT, "waiting for another rank"), (At.TRANSFER, "exposed transfer")):
         if means[at]:
             sentence += f", {format.quantity(means[at], 'ratio')} {words}"

@@ -163,7 +163,7 @@ document.addEventListener("keydown", typed);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
 for (const button of document.querySelectorAll("button.copy")) {
-  button.addEventListener("click", () => copyText(button, button.closest(".card").querySelector("pre").textContent));
+  button.addEventListener("click", () => copyText(button, button.closest(".copy-head").nextElementSibling.textContent));
 }
 for (const button of document.querySelectorAll("button.help")) {
   button.addEventListener("click", () => document.getElementById("help").showModal());

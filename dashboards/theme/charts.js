@@ -9,6 +9,7 @@ const baseLayout = {
   paper_bgcolor: "rgba(0,0,0,0)",
   plot_bgcolor: "rgba(0,0,0,0)",
   showlegend: false,
+  minreducedheight: 20, // a chart of one row has little to give
   font: { family, size: 12, color: "var(--muted)" },
   hoverlabel: {
     align: "left",

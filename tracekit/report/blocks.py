@@ -15,7 +15,7 @@ import pandas as pd
 
 from tracekit.core.finding import Finding
 from tracekit.core.table import Schema
-from tracekit.report.format import Scale, scale
+from tracekit.report.format import Scale, missing, scale
 
 Cell: TypeAlias = object  # int, float, str, bool, or None / NaN / NA for "not measurable"
 
@@ -150,6 +150,12 @@ class Heatmap:
     caption: str = ""
     row_ranks: tuple[int, ...] = ()  # rank of each row, where rows are ranks
     column_steps: tuple[int, ...] = ()  # step of each column, where columns are steps
+    least_top: float = 0.0  # the scale reaches at least this far: small values stay pale
+
+    def top(self) -> float | None:
+        """The end of the scale; None without any value."""
+        present = [v for row in self.values for v in row if not missing(v)]
+        return max((*present, self.least_top), default=None) if present else None  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,8 +206,7 @@ def _downwards(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _heatmap(block: Heatmap) -> Figure:
-    flat = [value for row in block.values for value in row]
-    units = format.scale(block.unit, flat)
+    units = format.scale(block.unit, (block.top(),))
     rows = _category_axis(block.row_axis, block.rows, visible=True) | _downwards(block.rows)
     trace = {
         "type": "heatmap",
@@ -215,7 +214,7 @@ def _heatmap(block: Heatmap) -> Figure:
         "x": list(range(len(block.columns))),
         "y": list(range(len(block.rows))),
         "zmin": 0,
-        "zmax": max((v for v in map(units.value, flat) if v is not None), default=0) or 1,
+        "zmax": units.value(block.top()) or 1,
         "colorscale": [[0, "var(--zero)"], [1, f"var(--{block.role.value})"]],
         "showscale": False,
         "xgap": 2,

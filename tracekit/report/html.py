@@ -233,8 +233,7 @@ def _legend(block: Bars) -> tuple[tuple[str, str, str], ...]:
 
 def _ramp_top(block: Heatmap) -> str:
     """The highest value of a heat map, for the end of its colour ramp."""
-    present = [value for row in block.values for value in row if not format.missing(value)]
-    return format.quantity(max(present, default=None), block.unit)  # type: ignore[type-var]
+    return format.quantity(block.top(), block.unit)
 
 
 def _share(value: float | None, total: float) -> str:
