@@ -240,6 +240,11 @@ def _status(case: _Case) -> tuple[str, str]:
         return "partial", f"{percent(open_calls / calls)} of the calls could not be matched"
     if case.what.error > WARN_ERROR:
         return "partial", f"the replay misses the recorded time by {percent(case.what.error)}"
+    if case.verdict.kind == "link" and len(case.verdict.ranks) > 2:
+        return "partial", (
+            "the slow link is inside this group; which pair it joins cannot be told from its "
+            "collectives alone"
+        )
     if not all(trace.steps_marked for trace in run.traces):
         return "partial", "steps are not marked, so the whole capture counts as one"
     return "ok", ""

@@ -421,7 +421,8 @@ def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDA
     centre = np.median(over, axis=1)
     deviation = np.abs(over - centre[:, None])
     scatter = np.array([spread(row) for row in over])
-    pooled = float(np.median(scatter)) if len(scatter) else 0.0
+    # Of two ranks one may be all scatter: what a healthy one shows is the measure.
+    pooled = float(low_median(scatter)) if len(scatter) else 0.0
     # Three steps say little of one rank's scatter; the other ranks' says more.
     own = np.maximum(pooled, np.minimum(scatter, deviation.mean(axis=1)))
     error = 1.2533 * own / np.sqrt(max(steps, 1))
@@ -563,6 +564,10 @@ def _slow_groups(
         dtype=np.int64,
     )
     group = instances.group[instance].astype(np.int64)
+    size = instances.bytes[instance]
+    # An exchange of tokens never has the same size twice.
+    uneven = matching.ops()[instance] == "all_to_all"
+    size = np.where(uneven, np.log2(np.maximum(size, 1)).astype(np.int64), size)
     kind = np.stack(
         (axis[group], spans[group], instances.op[instance], instances.bytes[instance]), 1
     )

@@ -28,6 +28,7 @@ from tracekit.core.timing import Timing
 from tracekit.core.trace import Int64, KernelKind, RankTrace, StepFlag
 
 Bool = npt.NDArray[np.bool_]
+_TOGETHER_NS = 1_000  # parts of one call, and calls that are started as one, end this close
 _TOUCHING_NS = 5_000  # a call this soon after the one before it on its stream waited for it
 
 
@@ -341,6 +342,7 @@ def _chain(
     before = _before_on_stream(calls)
     anchor = _anchors(trace, fit, calls, before)
     waits = _uncovered(busy, calls.end) & ~_eager(trace, matching, calls)
+    waits = _last_of_stretch(busy, anchor, calls.end, waits)
     # Cuts in order of time: waits before the calls they allow, ends of steps last.
     join_at = np.flatnonzero(waits)
     when = np.concatenate((calls.end[join_at], anchor, bounds[1:]))
@@ -457,6 +459,24 @@ def _uncovered(busy: Intervals, times: Int64) -> Bool:
     if len(busy.ends) == 0:
         return np.ones(len(times), dtype=np.bool_)
     out: Bool = (place < 0) | (busy.ends[np.maximum(place, 0)] < times)
+    return out
+
+
+def _last_of_stretch(busy: Intervals, anchor: Int64, end: Int64, waits: Bool) -> Bool:
+    """Of the calls that end in one idle stretch only the last: it is what work waited for.
+
+    An idle stretch ends with the next computing or with the next call. What ended before in
+    it, like a receive posted ahead, may have been waited for or not.
+    """
+    rows = np.flatnonzero(waits)
+    stretch = np.searchsorted(busy.starts, end[rows], side="left").astype(np.int64) << 32
+    stretch += np.searchsorted(np.sort(anchor), end[rows], side="left")
+    unique, key = np.unique(stretch, return_inverse=True)
+    key = key.reshape(-1)
+    last = np.full(len(unique), np.iinfo(np.int64).min)
+    np.maximum.at(last, key, end[rows])
+    out = np.zeros(len(waits), dtype=np.bool_)
+    out[rows] = end[rows] >= last[key] - _TOGETHER_NS
     return out
 
 
