@@ -10,6 +10,7 @@ import typer
 
 import tracekit
 from tracekit.cli.analyze import analyze
+from tracekit.cli.bench import bench
 from tracekit.cli.check import check
 from tracekit.cli.compare import compare
 from tracekit.cli.demo import demo
@@ -30,8 +31,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, profile, analyze, report, compare, scaling, check, simulate):
-    app.command(no_args_is_help=command is not demo)(command)
+for command in (demo, profile, analyze, report, compare, scaling, check, simulate, bench):
+    app.command(no_args_is_help=command not in (demo, bench))(command)
 
 
 def _version(show: bool) -> None:

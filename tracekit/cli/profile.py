@@ -154,6 +154,10 @@ def profile(
             help="For a script: record this stretch of time, on all ranks, instead of steps.",
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="What tracekit bench measured of this machine, to keep with the run."),
+    ] = None,
     server: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Record a running vLLM or SGLang server instead."),
@@ -236,7 +240,7 @@ def profile(
         timeout_s=timeout,
         measure_overhead=measure_overhead,
     )
-    _built_in(options, out, force)
+    _built_in(options, out, force, baseline)
 
 
 def _is_script(target: Sequence[str]) -> bool:
@@ -282,10 +286,10 @@ def _workload(target: Sequence[str]) -> str:
     return target[0]
 
 
-def _built_in(options: Options, out: Path | None, force: bool) -> None:
+def _built_in(options: Options, out: Path | None, force: bool, baseline: Path | None) -> None:
     here = place.from_environment(os.environ)
     if here is not None and here.rank > 0:  # one voice per job
-        launch.run(options, out, force=force, on_progress=lambda line: None)
+        launch.run(options, out, force=force, baseline=baseline, on_progress=lambda line: None)
         return
     # Redrawn only when a line comes: a thread that draws could hold a lock while ranks are forked.
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
@@ -293,7 +297,7 @@ def _built_in(options: Options, out: Path | None, force: bool) -> None:
         def show(line: str) -> None:
             live.update(Text(f"profiling {options.workload}: {line}"), refresh=True)
 
-        folder = launch.run(options, out, force=force, on_progress=show)
+        folder = launch.run(options, out, force=force, baseline=baseline, on_progress=show)
     _conclude(folder)
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 from tracekit.core.errors import RankFailedError
 from tracekit.profile import place as places
-from tracekit.profile.local import TAIL_LINES
-from tracekit.profile.plan import Plan
+from tracekit.profile.local import TAIL_LINES, Job, Work
 
 
-def run_ranks(plan: Plan, folder: Path, on_progress: Callable[[str], None]) -> None:
+def run_ranks(job: Job, work: Work, on_progress: Callable[[str], None]) -> None:
     """Start one process per rank afresh and wait until all have succeeded.
 
     Raises:
@@ -29,7 +28,7 @@ def run_ranks(plan: Plan, folder: Path, on_progress: Callable[[str], None]) -> N
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
-            nproc_per_node=plan.world_size,
+            nproc_per_node=job.world_size,
             run_id=uuid.uuid4().hex,
             rdzv_backend="c10d",
             rdzv_endpoint="127.0.0.1:0",
@@ -37,26 +36,22 @@ def run_ranks(plan: Plan, folder: Path, on_progress: Callable[[str], None]) -> N
             local_addr="127.0.0.1",
             logs_specs=DefaultLogsSpecs(log_dir=logs, redirects=Std.ALL),
         )
-        on_progress(f"starting {plan.world_size} processes")
+        on_progress(f"starting {job.world_size} processes")
         try:
-            elastic_launch(config, be_rank)(plan, str(folder))
+            elastic_launch(config, be_rank)(work)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             lines = _cause(failure.message) or _tail(Path(logs), rank)
-            head = f"rank {rank} of {plan.world_size} failed (exit code {failure.exitcode})"
+            head = f"rank {rank} of {job.world_size} failed (exit code {failure.exitcode})"
             raise RankFailedError("\n".join([f"{head}; the end of its log:", *lines])) from error
 
 
-def be_rank(plan: Plan, folder: str) -> None:
+def be_rank(work: Work) -> None:
     """The life of one rank, in a process of its own."""
-    from tracekit.profile import worker
-
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     place = places.from_environment(os.environ, least=1)
     assert place is not None
-    worker.join(plan, place)
-    worker.profile(plan, place, Path(folder), lambda line: None)
-    worker.leave()
+    work(place, lambda line: None)
 
 
 def _cause(message: Any) -> list[str]:

@@ -8,6 +8,8 @@ needs no torch.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import importlib
 import os
 import shutil
@@ -18,8 +20,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Protocol, TypeVar
 
 from tracekit.core.errors import RankFailedError, UsageError
+from tracekit.io import baseline as baselines
+from tracekit.io.baseline import Baseline
 from tracekit.profile import elastic, local
 from tracekit.profile import place as places
 from tracekit.profile import plan as plans
@@ -39,7 +44,12 @@ PRELOAD = (
 
 
 def run(
-    options: Options, out: Path | None = None, *, force: bool = False, on_progress: Progress
+    options: Options,
+    out: Path | None = None,
+    *,
+    force: bool = False,
+    baseline: Path | None = None,
+    on_progress: Progress,
 ) -> Path:
     """Profile a built-in workload and write its run folder.
 
@@ -47,6 +57,7 @@ def run(
         options: what to run.
         out: the run folder; by default ``tracekit-NAME`` in the working directory.
         force: replace the folder if it is there.
+        baseline: a file of ``tracekit bench`` to keep in the run folder.
         on_progress: takes one line at a time on how far the job is.
 
     Returns:
@@ -60,23 +71,75 @@ def run(
     plan = plans.make(options, place.world_size if place else None)
     out = Path(f"tracekit-{plan.name}") if out is None else out
     check_output(out, force)
+    known = None if baseline is None else baselines.read(baseline)
+    plan = decided(plan)
+    if place:
+        with _terminated_as_interrupt():
+            _run_as_rank(plan, place, out, known, on_progress)
+    else:
+        with partial_folder(out) as folder:
+            start(plan, functools.partial(_profile, plan, str(folder)), on_progress)
+            _keep(known, folder)
+            publish(folder, out)
+    return out
+
+
+def _keep(known: Baseline | None, folder: Path) -> None:
+    if known is not None:
+        baselines.write(folder / baselines.FILE_NAME, known)
+
+
+def _profile(plan: Plan, folder: str, place: Place, report: Progress) -> None:
+    from tracekit.profile import worker
+
+    worker.run_rank(plan, folder, place, report)
+
+
+class Job(Protocol):
+    """What a job needs to know of itself to be started."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+def decided(job: AnyJob) -> AnyJob:
+    """The same job with its device and backend decided by what is here.
+
+    Raises:
+        UsageError: torch or a device that was asked for is missing.
+    """
     # Or the profiler writes to the terminal when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     _require_torch()
-    plan = plans.with_device(plan, _device(plan))
+    device = _device(job)
+    backend = job.backend
+    if backend == "auto":
+        backend = "nccl" if device == "cuda" else "gloo"
+    return dataclasses.replace(job, device=device, backend=backend)  # type: ignore[type-var]
+
+
+def start(job: Job, work: local.Work, on_progress: Progress) -> None:
+    """Start all ranks of a job on this machine and wait for them.
+
+    Raises:
+        RankFailedError: a rank crashed, hung or was killed; none is left.
+    """
     with _terminated_as_interrupt():
-        if place:
-            _run_as_rank(plan, place, out, on_progress)
-        else:
-            on_progress("loading torch")
-            for name in PRELOAD:
-                importlib.import_module(name)
-            # A process that uses a GPU cannot be forked.
-            start = elastic.run_ranks if plan.device == "cuda" else local.run_ranks
-            with partial_folder(out) as folder:
-                start(plan, folder, on_progress)
-                publish(folder, out)
-    return out
+        on_progress("loading torch")
+        for name in PRELOAD:
+            importlib.import_module(name)
+        # A process that uses a GPU cannot be forked.
+        run_ranks = elastic.run_ranks if job.device == "cuda" else local.run_ranks
+        run_ranks(job, work, on_progress)
 
 
 def check_output(out: Path, force: bool) -> None:
@@ -135,7 +198,7 @@ def _require_torch() -> None:
         raise UsageError('profiling needs torch: pip install "torch-tracekit[profile]"') from error
 
 
-def _device(plan: Plan) -> str:
+def _device(plan: Job) -> str:
     """The device to use: GPUs where every local rank has one, else the CPU."""
     if plan.device == "cpu":
         return "cpu"
@@ -154,7 +217,9 @@ def _device(plan: Plan) -> str:
     return "cpu"
 
 
-def _run_as_rank(plan: Plan, place: Place, out: Path, on_progress: Progress) -> None:
+def _run_as_rank(
+    plan: Plan, place: Place, out: Path, known: Baseline | None, on_progress: Progress
+) -> None:
     """Be one rank of a launched job."""
     import torch.distributed as dist
 
@@ -164,20 +229,32 @@ def _run_as_rank(plan: Plan, place: Place, out: Path, on_progress: Progress) -> 
     _join(plan, place)
     with partial_folder(out) if place.rank == 0 else contextlib.nullcontext() as folder:
         shared = [str(folder.absolute()) if folder else None]
-        try:
+        with failing_as(place):
             dist.broadcast_object_list(shared, src=0)
             assert shared[0] is not None
             worker.profile(plan, place, Path(shared[0]), on_progress)
             if folder is not None:
+                _keep(known, folder)
                 publish(folder, out)
             dist.barrier()
-        except (RuntimeError, OSError) as error:
-            # Torch reports lost peers and timeouts as RuntimeError.
-            tail = traceback.format_exc().splitlines()[-TAIL_LINES:]
-            raise RankFailedError(
-                "\n".join([f"rank {place.rank} of {place.world_size} failed:", *tail])
-            ) from error
     worker.leave()
+
+
+@contextlib.contextmanager
+def failing_as(place: Place) -> Iterator[None]:
+    """Let what goes wrong be the failure of this rank.
+
+    Raises:
+        RankFailedError: with the end of the traceback.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        # Torch reports lost peers and timeouts as RuntimeError.
+        tail = traceback.format_exc().splitlines()[-TAIL_LINES:]
+        raise RankFailedError(
+            "\n".join([f"rank {place.rank} of {place.world_size} failed:", *tail])
+        ) from error
 
 
 def _join(plan: Plan, place: Place) -> None:

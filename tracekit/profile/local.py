@@ -14,10 +14,10 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from tracekit.core.errors import RankFailedError
 from tracekit.profile.place import Place
-from tracekit.profile.plan import Plan
 
 POLL_S = 0.02
 # One failing rank drags the others down within moments; the verdict waits for the first cause.
@@ -30,7 +30,20 @@ PATIENCE_S = 30.0
 PR_SET_PDEATHSIG = 1
 
 
-def run_ranks(plan: Plan, folder: Path, on_progress: Callable[[str], None]) -> None:
+Report = Callable[[str], None]
+Work = Callable[[Place, Report], None]  # what each rank does; says how far it is
+
+
+class Job(Protocol):
+    """What is asked of a launcher."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+def run_ranks(job: Job, work: Work, on_progress: Callable[[str], None]) -> None:
     """Fork one process per rank and wait until all have succeeded.
 
     Whatever happens, no rank is left when this returns or raises.
@@ -39,13 +52,13 @@ def run_ranks(plan: Plan, folder: Path, on_progress: Callable[[str], None]) -> N
         RankFailedError: with the last lines of the log of the rank that failed first.
     """
     with tempfile.TemporaryDirectory(prefix="tracekit-") as name:
-        job = _Job(plan, folder, Path(name), Pipe())
+        ranks = _Ranks(job, work, Path(name), Pipe())
         try:
-            job.start()
-            job.wait(on_progress)
+            ranks.start()
+            ranks.wait(on_progress)
         finally:
-            job.end()
-            job.news.close()
+            ranks.end()
+            ranks.news.close()
 
 
 class Pipe:
@@ -75,9 +88,9 @@ class Pipe:
 
 
 @dataclass(slots=True)
-class _Job:
-    plan: Plan
-    folder: Path
+class _Ranks:
+    job: Job
+    work: Work
     scratch: Path  # where ranks meet, log and say how far they are
     news: Pipe
     alive: dict[int, int] = field(default_factory=dict)  # pid -> rank
@@ -87,8 +100,8 @@ class _Job:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # or each child would inherit, and repeat, what is still buffered
         parent = os.getpid()
-        for rank in range(self.plan.world_size):
-            place = Place(rank, rank, self.plan.world_size, f"file://{self.scratch}/store")
+        for rank in range(self.job.world_size):
+            place = Place(rank, rank, self.job.world_size, f"file://{self.scratch}/store")
             pid = os.fork()
             if pid == 0:
                 _be_rank(self, place, parent)
@@ -96,7 +109,7 @@ class _Job:
 
     def wait(self, on_progress: Callable[[str], None]) -> None:
         """Until all ranks are done, one has failed, or none has moved for too long."""
-        patience_s = self.plan.timeout_s + PATIENCE_S
+        patience_s = self.job.timeout_s + PATIENCE_S
         said: dict[int, str] = {}
         moved = time.monotonic()
         while self.alive:
@@ -149,7 +162,7 @@ class _Job:
         code = self.failed[rank]
         what = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         lines = _log(self.scratch, rank).read_text(errors="replace").splitlines()
-        head = f"rank {rank} of {self.plan.world_size} failed ({what})"
+        head = f"rank {rank} of {self.job.world_size} failed ({what})"
         if not lines:
             return f"{head}; it left no log"
         return "\n".join([f"{head}; the end of its log:", *lines[-TAIL_LINES:]])
@@ -169,15 +182,15 @@ def _stamp(scratch: Path, rank: int) -> Path:
     return scratch / f"rank-{rank:05}.failed"
 
 
-def _be_rank(job: _Job, place: Place, parent: int) -> None:
+def _be_rank(ranks: _Ranks, place: Place, parent: int) -> None:
     """Run one rank in this forked process, which never returns."""
     code = 1
     try:
-        _settle_in(_log(job.scratch, place.rank), parent)
-        _work(job, place)
+        _settle_in(_log(ranks.scratch, place.rank), parent)
+        ranks.work(place, lambda line: ranks.news.write(place.rank, line))
         code = 0
     except BaseException:  # noqa: BLE001  (a process's outermost frame: log it, tell by exit code)
-        _stamp(job.scratch, place.rank).write_text(str(time.monotonic_ns()))
+        _stamp(ranks.scratch, place.rank).write_text(str(time.monotonic_ns()))
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -199,15 +212,3 @@ def _settle_in(log: Path, parent: int) -> None:
         if os.getppid() != parent:  # it died before we asked to be told
             os._exit(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-
-
-def _work(job: _Job, place: Place) -> None:
-    from tracekit.profile import worker
-
-    def report(line: str) -> None:
-        job.news.write(place.rank, line)
-
-    report("meeting")
-    worker.join(job.plan, place)
-    worker.profile(job.plan, place, job.folder, report)
-    worker.leave()

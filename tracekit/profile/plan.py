@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.core import fault as faults
@@ -139,14 +139,6 @@ def truth(plan: Plan) -> list[dict[str, Any]]:
             entry["ranks"] = plan.ranks_at("pp", fault.stage)
         entries.append(entry)
     return entries
-
-
-def with_device(plan: Plan, device: str) -> Plan:
-    """The same plan on a decided device, with the backend that fits it."""
-    backend = plan.backend
-    if backend == "auto":
-        backend = "nccl" if device == "cuda" else "gloo"
-    return replace(plan, device=device, backend=backend)
 
 
 def _check_choices(options: Options) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,17 @@ Report = Callable[[str], None]
 OVERHEAD_TURNS = 3
 
 
+class Meeting(Protocol):
+    """What ranks must agree on to meet."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """What one rank tells rank 0 for the manifest."""
@@ -42,25 +53,25 @@ class _Part:
     losses: list[float]  # one per recorded step, empty where the rank does not know it
 
 
-def join(plan: Plan, place: Place) -> None:
+def join(plan: Meeting, place: Place) -> None:
     """Meet the other ranks; a rank waits ``plan.timeout_s`` at most for another."""
     recorder.prepare()
     network.choose_interface(place.init_method)
     torch.set_num_threads(1)  # ranks share the cores
-    device = _device(plan, place)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    here = device(plan, place)
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
     dist.init_process_group(
         plan.backend,
         init_method=place.init_method,
         rank=place.rank,
         world_size=place.world_size,
         timeout=timedelta(seconds=plan.timeout_s),
-        device_id=device if plan.backend == "nccl" else None,
+        device_id=here if plan.backend == "nccl" else None,
     )
 
 
-def _device(plan: Plan, place: Place) -> torch.device:
+def device(plan: Meeting, place: Place) -> torch.device:
     """This rank's device; several ranks may share a GPU where the backend allows it."""
     if plan.device != "cuda":
         return torch.device("cpu")
@@ -70,6 +81,14 @@ def _device(plan: Plan, place: Place) -> torch.device:
 def leave() -> None:
     """Take the process groups down."""
     dist.destroy_process_group()
+
+
+def run_rank(plan: Plan, folder: str, place: Place, report: Report) -> None:
+    """Be one rank of a job from beginning to end."""
+    report("meeting")
+    join(plan, place)
+    profile(plan, place, Path(folder), report)
+    leave()
 
 
 def profile(plan: Plan, place: Place, folder: Path, report: Report) -> None:
@@ -84,12 +103,12 @@ def profile(plan: Plan, place: Place, folder: Path, report: Report) -> None:
     Raises:
         RuntimeError: the loss is not finite, or the records do not fit.
     """
-    device = _device(plan, place)
+    here = device(plan, place)
     leaders = clock.hosts(place)
     samples = clock.sample(place, leaders)
     load = conditions.load() if place.rank == 0 else None
-    mesh = make_mesh(plan, device.type)
-    workload = workloads.build(plan.spec, mesh, device)
+    mesh = make_mesh(plan, here.type)
+    workload = workloads.build(plan.spec, mesh, here)
     planter = Planter(plan, place.rank, workload)
     steps = _Steps(workload, planter, report)
     for number in range(plan.warmup):
