@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -66,8 +67,14 @@ def _made_with(section: Section) -> tuple[Block, ...]:
         ("recorded", ("when", None)),
     )
     found = [(label, _condition(section, *path)) for label, path in facts]
-    known = tuple((label, value) for label, value in found if value is not None)
+    known = tuple((label, _day(value)) for label, value in found if value is not None)
     return (KeyValues("Made with", known),) if known else ()
+
+
+def _day(value: object) -> object:
+    """ "2026-11-30 16:20" of a moment in full, anything else as it is."""
+    moment = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d).*", str(value))
+    return f"{moment[1]} {moment[2]}" if moment else value
 
 
 def _condition(section: Section, group: str, field: str | None) -> object:

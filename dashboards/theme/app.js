@@ -88,7 +88,7 @@ async function draw(root) {
   } catch (error) {
     for (const element of waiting) {
       element.classList.add("failed");
-      element.textContent = `This browser cannot draw the chart (${error.message}); the tables have its numbers.`;
+      element.textContent = `This chart cannot be drawn here (${error.message}); the tables have its numbers.`;
     }
   }
 }

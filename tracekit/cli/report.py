@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracekit.cli import _shared
+
+
+class Plotly(str, Enum):
+    """Where plotly.js is; the names of ``report.html.PlotlyJs``, which takes long to import."""
+
+    INLINE = "inline"
+    DIRECTORY = "directory"
+    CDN = "cdn"
 
 
 def report(
@@ -18,6 +27,19 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
         "tracekit-report.html"
     ),
+    page: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.py", help="A page of your own, see docs/dashboards.md; may be repeated."
+        ),
+    ] = None,
+    plotlyjs: Annotated[
+        Plotly,
+        typer.Option(
+            help="Where the charts' library is: in the file, beside it for many reports to "
+            "share, or on the network."
+        ),
+    ] = Plotly.INLINE,
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,
     workers: _shared.Workers = None,
@@ -28,10 +50,15 @@ def report(
     """
     from tracekit.io.output import write_text
     from tracekit.report import html
+    from tracekit.report.page import page_from
 
+    extra = [page_from(path) for path in page or ()]
     sections = [
         _shared.section(_shared.load(path, step_regex, comm_pattern, workers)) for path in runs
     ]
     with _shared.status("writing the report"):
-        write_text(output, html.render(sections))
+        kind = html.PlotlyJs(plotlyjs.value)
+        write_text(output, html.render(sections, extra=extra, plotlyjs=kind))
+        if kind is html.PlotlyJs.DIRECTORY:
+            write_text(output.parent / html.PLOTLY_FILE, html.plotly_source())
     typer.echo(f"report: {output}")

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from importlib import resources
 from typing import Any
 
@@ -37,17 +38,26 @@ from tracekit.report.blocks import (
     TableColumn,
     Timeline,
 )
-from tracekit.report.page import DASHBOARDS, AnyPage, pages, runs_pages
+from tracekit.report.page import DASHBOARDS, AnyPage, RunsPage, pages, runs_pages
 from tracekit.report.section import Section, plural
 
 MAX_ROWS = 200
 # The style element that Plotly creates is empty; it fills it through the object model.
 EMPTY_STYLE = ""
-_PLOTLY_INLINE = '<script type="application/octet-stream" id="plotly">{}</script>'
+PLOTLY_FILE = f"plotly-{plotly.offline.get_plotlyjs_version()}.min.js"
+CDN = f"https://cdn.plot.ly/{PLOTLY_FILE}"
 # One script, so one hash; in pieces, so that each can be read.
 SCRIPTS = (
     "numbers.js", "selection.js", "charts.js", "timeline.js", "tables.js", "app.js",
 )  # fmt: skip
+
+
+class PlotlyJs(str, Enum):
+    """Where a report takes plotly.js from."""
+
+    INLINE = "inline"  # from the file itself, which needs nothing else
+    DIRECTORY = "directory"  # from PLOTLY_FILE beside it, which many reports can share
+    CDN = "cdn"  # from the network, checked by hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +100,27 @@ class _ShownTable:
     notes: tuple[str, ...]
 
 
-def render(sections: Sequence[Section]) -> str:
-    """One self-contained HTML document over one or several runs.
+def render(
+    sections: Sequence[Section],
+    *,
+    extra: Sequence[AnyPage | RunsPage] = (),
+    plotlyjs: PlotlyJs = PlotlyJs.INLINE,
+) -> str:
+    """One HTML document over one or several runs, self-contained unless asked otherwise.
 
     The same sections give the same bytes. Write it as UTF-8.
+
+    Args:
+        sections: the runs, in the order of the report.
+        extra: pages beside those that are installed.
+        plotlyjs: where the charts' library comes from; for a directory, write
+            ``plotly_source()`` as ``PLOTLY_FILE`` beside the document.
     """
-    runs = tuple(_run(section, i, len(sections) > 1) for i, section in enumerate(sections))
+    own = pages(extra)
+    runs = tuple(_run(section, i, len(sections) > 1, own) for i, section in enumerate(sections))
     names = " · ".join(run.name for run in runs)
     if len(runs) > 1:
-        runs = (_all_runs(sections), *runs)
+        runs = (_all_runs(sections, runs_pages(extra)), *runs)
     charts = _Charts()
     style, script = _theme("style.css"), _script()
     environment = jinja2.Environment(
@@ -116,10 +138,10 @@ def render(sections: Sequence[Section]) -> str:
     document = template.render(
         title=names,
         runs=runs,
-        policy=_policy(style, script),
+        policy=_policy(style, script, plotlyjs),
         style=_raw(style),
         script=_raw(script),
-        plotly=_raw(_PLOTLY_INLINE.format(_packed_plotly())),
+        plotly=_raw(_plotly_element(plotlyjs)),
         placeholders=_placeholders(),
         chart=charts.add,
         timeline=charts.timeline,
@@ -165,9 +187,9 @@ def script_json(value: Any) -> str:
     return text
 
 
-def _run(section: Section, index: int, several: bool) -> _RunView:
+def _run(section: Section, index: int, several: bool, own: Sequence[AnyPage]) -> _RunView:
     prefix = f"run{index + 1}-" if several else ""
-    views = tuple(_views(section, prefix))
+    views = tuple(_views(section, prefix, own))
     return _RunView(
         id=f"run{index + 1}",
         name=section.run.name,
@@ -199,17 +221,17 @@ def _target(item: FoundItem, links: Mapping[str, str], ranks: Sequence[int]) -> 
     return f"{page}?ranks={','.join(map(str, chosen))}"
 
 
-def _all_runs(sections: Sequence[Section]) -> _RunView:
+def _all_runs(sections: Sequence[Section], own: Sequence[RunsPage]) -> _RunView:
     """The runs side by side, in the place of a run of its own."""
-    built = ((page, tuple(page.build(sections))) for page in runs_pages())
+    built = ((page, tuple(page.build(sections))) for page in own)
     views = tuple(
         _View(page.slug, page.slug, page.title, True, blocks) for page, blocks in built if blocks
     )
     return _RunView("all", "All runs", (plural(len(sections), "run"),), views, 0)
 
 
-def _views(section: Section, prefix: str) -> Iterator[_View]:
-    for page in pages():
+def _views(section: Section, prefix: str, own: Sequence[AnyPage]) -> Iterator[_View]:
+    for page in own:
         blocks = page.blocks(section)
         if blocks is not None:
             yield _view(page, section, tuple(blocks), prefix)
@@ -265,9 +287,14 @@ def _fact(value: Cell) -> str:
     return format.scale("", ()).cell(value)
 
 
-def _policy(style: str, script: str) -> str:
+def _policy(style: str, script: str, plotlyjs: PlotlyJs) -> str:
     """The Content-Security-Policy: hashes of what the file holds, and nothing else."""
-    scripts = " ".join((_hash(script), _hash(_plotly_source())))
+    library = {
+        PlotlyJs.INLINE: _hash(plotly_source()),
+        PlotlyJs.DIRECTORY: "'self'",  # a file beside it, which has no hash that browsers check
+        PlotlyJs.CDN: CDN,
+    }[plotlyjs]
+    scripts = f"{_hash(script)} {library}"
     styles = " ".join((_hash(style), _hash(EMPTY_STYLE)))
     return (
         f"default-src 'none'; script-src {scripts}; style-src {styles}; "
@@ -297,15 +324,26 @@ def _theme(name: str) -> str:
     return path.read_text(encoding="utf-8").rstrip("\n")
 
 
+def _plotly_element(plotlyjs: PlotlyJs) -> str:
+    """What loads plotly.js."""
+    if plotlyjs is PlotlyJs.INLINE:
+        return f'<script type="application/octet-stream" id="plotly">{_packed_plotly()}</script>'
+    if plotlyjs is PlotlyJs.DIRECTORY:
+        return f'<script src="{PLOTLY_FILE}" defer></script>'
+    check = _hash(plotly_source()).strip("'")
+    return f'<script src="{CDN}" integrity="{check}" crossorigin="anonymous" defer></script>'
+
+
 @functools.cache
-def _plotly_source() -> str:
+def plotly_source() -> str:
+    """The text of plotly.js, as it comes with the plotly package."""
     source: str = plotly.offline.get_plotlyjs()
     return source
 
 
 @functools.cache
 def _packed_plotly() -> str:
-    packed = gzip.compress(_plotly_source().encode(), compresslevel=9, mtime=0)
+    packed = gzip.compress(plotly_source().encode(), compresslevel=9, mtime=0)
     return base64.b64encode(packed).decode()
 
 
@@ -315,5 +353,5 @@ def _placeholders() -> tuple[str, ...]:
     It looks for its element first; finding one, it leaves the style out, which
     the policy would refuse anyway, with a message on the console.
     """
-    found = re.findall(r'getElementById\("([0-9a-f]{64})"\)', _plotly_source())
+    found = re.findall(r'getElementById\("([0-9a-f]{64})"\)', plotly_source())
     return tuple(sorted(set(found)))

@@ -1,29 +1,38 @@
 """Pages of a report, and how they are found.
 
-A page is one module of ``tracekit.dashboards`` with a ``PAGE`` constant: a
-:class:`Page` that shows the result of one analyzer, or a :class:`RunPage` that
-shows the run as a whole.
+A page is one module with a ``PAGE`` constant: a :class:`Page` that shows the result
+of one analyzer, a :class:`RunPage` that shows the run as a whole, or a
+:class:`RunsPage` over several. Modules of ``tracekit.dashboards`` are found; other
+packages announce theirs as entry points of the group ``tracekit.pages``, and a
+user's own file is named on the command line.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.analysis._contract import Analyzer, Result
+from tracekit.core.errors import UsageError
 from tracekit.core.table import Schema
 from tracekit.report.blocks import Answer, Block, Folded, Text, definitions
 from tracekit.report.section import Section
 
 # Named, not imported: dashboards stand above this package and import it.
 DASHBOARDS = "tracekit.dashboards"
+ENTRY_POINTS = "tracekit.pages"
+_SLUG = re.compile(r"[a-z][a-z0-9_-]*")
 
 R = TypeVar("R", bound=Result)
 
@@ -102,25 +111,70 @@ class RunsPage:
     order: int
 
 
-def pages() -> tuple[AnyPage, ...]:
+def pages(extra: Iterable[AnyPage | RunsPage] = ()) -> tuple[AnyPage, ...]:
     """Every page about one run, in the order of the report."""
-    return tuple(page for page in _found() if not isinstance(page, RunsPage))
+    return tuple(page for page in _all(extra) if not isinstance(page, RunsPage))
 
 
-def runs_pages() -> tuple[RunsPage, ...]:
+def runs_pages(extra: Iterable[AnyPage | RunsPage] = ()) -> tuple[RunsPage, ...]:
     """Every page about several runs, in the order of the report."""
-    return tuple(page for page in _found() if isinstance(page, RunsPage))
+    return tuple(page for page in _all(extra) if isinstance(page, RunsPage))
+
+
+def page_from(path: Path) -> AnyPage | RunsPage:
+    """The page of a user's own module, from its file.
+
+    Raises:
+        UsageError: the file cannot be imported, or has no page as its ``PAGE``.
+    """
+    spec = importlib.util.spec_from_file_location(f"tracekit_page_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UsageError(f"{path}: no Python module")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses of the module look it up there.
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: {type(error).__name__}: {error}") from error
+    return _checked(getattr(module, "PAGE", None), str(path))
+
+
+def _all(extra: Iterable[AnyPage | RunsPage]) -> list[AnyPage | RunsPage]:
+    """Pages of this package, of installed packages, and those given, in order."""
+    found = [*_found(), *_installed(), *extra]
+    slugs = [page.slug for page in found]
+    for slug in slugs:
+        if slugs.count(slug) > 1:
+            raise UsageError(f"two pages are called {slug!r}; give your page another slug")
+    return sorted(found, key=lambda page: (page.order, page.slug))
 
 
 def _found() -> list[AnyPage | RunsPage]:
     package = importlib.import_module(DASHBOARDS)
     names = (module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
-    found: list[AnyPage | RunsPage] = [
+    return [
         importlib.import_module(f"{DASHBOARDS}.{name}").PAGE
         for name in names
         if not name.startswith("_")
     ]
-    return sorted(found, key=lambda page: (page.order, page.slug))
+
+
+@functools.cache
+def _installed() -> tuple[AnyPage | RunsPage, ...]:
+    """Pages that other packages announce as entry points."""
+    return tuple(
+        _checked(point.load(), f"entry point {point.name} ({point.value})")
+        for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+    )
+
+
+def _checked(page: object, where: str) -> AnyPage | RunsPage:
+    if not isinstance(page, (Page, RunPage, RunsPage)):
+        raise UsageError(f"{where}: PAGE must be a Page, a RunPage or a RunsPage")
+    if not _SLUG.fullmatch(page.slug):
+        raise UsageError(f"{where}: the slug {page.slug!r} must be of a-z, 0-9, - and _")
+    return page
 
 
 def method_of(module: ModuleType, schemas: Sequence[Schema]) -> Folded:

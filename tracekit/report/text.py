@@ -33,6 +33,8 @@ def render(section: Section) -> str:
     parts = [_head(section)]
     seen: set[Block] = set()
     for page in pages():
+        if not page.available(section):
+            continue  # the first page says why, and what to record
         # Pages open one at a time in a browser; here they are read in a row, so say it once.
         blocks = [block for block in _flat(page.blocks(section) or ()) if block not in seen]
         seen.update(blocks)
