@@ -204,7 +204,7 @@ def test_sets_with_equal_members_have_one_name() -> None:
         ("tp2", (), None),
         ("tp2_delay", (1,), "host"),
         ("dp2tp2_delay", (2,), "host"),
-        ("ep4_hot", (2,), "work"),
+        ("ep4_hot", (2,), None),  # on shared cores its host is slow, too: no one cause
         ("pp4_1f1b", (), None),
     ],
 )

@@ -18,6 +18,7 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Int16 = npt.NDArray[np.int16]
 UInt8 = npt.NDArray[np.uint8]
+Float64 = npt.NDArray[np.float64]
 
 
 def column(dtype: npt.DTypeLike) -> Any:
