@@ -19,7 +19,7 @@
 namespace {
 
 const tracekit::Limits kLimits = {64,   200,  4096, 256, 4'600'000'000'000'000 - 2,
-                                  86'400'000'000 - 2, std::int64_t{1} << 43};
+                                  86'400'000'000 - 2};
 
 void check(bool holds) {
     if (!holds) std::abort();

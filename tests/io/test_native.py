@@ -122,6 +122,22 @@ def test_anything_else_is_left_to_python_without_a_trace(text: str) -> None:
     assert not taken(text)
 
 
+def test_a_refused_block_leaves_none_of_its_strings() -> None:
+    # Its plain events come first, and their strings are the ones used last.
+    builder = native.builder()
+    event = {**PLAIN, "cat": "new", "pid": "new pid", "tid": "new tid"}
+    block = bytearray((json.dumps(event) + ", {1}").encode())
+    assert builder.take(block, 0, len(block), 0) == native.NOT_PLAIN
+    assert builder.strings() == ()
+    assert builder.code("other") == 0
+    block = bytearray(json.dumps(event).encode())
+    assert builder.take(block, 0, len(block), 0) == 0
+    assert builder.strings() == ("other", "new", "n", "new pid", "new tid")
+    columns = builder.build()
+    codes = [columns[name].tolist() for name in ("category", "name", "pid", "tid")]
+    assert codes == [[1], [2], [3], [4]]
+
+
 def test_the_end_of_the_list_is_found() -> None:
     builder = native.builder()
     block = bytearray(json.dumps(PLAIN).encode() + b" ] , {")

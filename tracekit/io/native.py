@@ -59,7 +59,6 @@ def builder() -> NativeBuilder:
         tokens.LONGEST_LIST_BYTES,
         tokens.LARGEST_TIME_US - 2,
         tokens.LONGEST_DURATION_US - 2,
-        tokens.EXACT_US,
     )
     return cast(NativeBuilder, made)
 

@@ -14,10 +14,8 @@ namespace {
 class Builder {
   public:
     Builder(std::size_t name_bytes, std::size_t strings, std::size_t string_bytes,
-            std::size_t list_bytes, std::int64_t time_us, std::int64_t duration_us,
-            std::int64_t exact_us)
-        : tokenizer_({name_bytes, strings, string_bytes, list_bytes, time_us, duration_us,
-                      exact_us}) {}
+            std::size_t list_bytes, std::int64_t time_us, std::int64_t duration_us)
+        : tokenizer_({name_bytes, strings, string_bytes, list_bytes, time_us, duration_us}) {}
 
     std::int64_t take(const py::buffer& buffer, std::size_t begin, std::size_t end,
                       std::int64_t offset) {
@@ -165,9 +163,9 @@ PYBIND11_MODULE(_tokenizer, module) {
     module.doc() = "Native tokenizer of Kineto event lists.";
     py::class_<Builder>(module, "Builder")
         .def(py::init<std::size_t, std::size_t, std::size_t, std::size_t, std::int64_t,
-                      std::int64_t, std::int64_t>(),
+                      std::int64_t>(),
              py::arg("name_bytes"), py::arg("strings"), py::arg("string_bytes"),
-             py::arg("list_bytes"), py::arg("time_us"), py::arg("duration_us"), py::arg("exact_us"))
+             py::arg("list_bytes"), py::arg("time_us"), py::arg("duration_us"))
         .def("take", &Builder::take)
         .def("new_strings", &Builder::new_strings)
         .def("flag", &Builder::flag)

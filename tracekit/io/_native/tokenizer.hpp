@@ -26,7 +26,6 @@ struct Limits {
     std::size_t list_bytes;    // lists of ranks or shapes that are longer are not read
     std::int64_t time_us;      // times at or beyond it are no times
     std::int64_t duration_us;  // durations at or beyond it are not believed
-    std::int64_t exact_us;     // below it a float64 tells nanoseconds apart
 };
 
 // One row. Field names are those of EventColumns.
@@ -344,7 +343,7 @@ class Tokenizer {
     static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
     // Decimal microseconds to ns: a number, also in quotes, or null.
-    bool time(const char*& p, const char* end, std::int64_t limit_us, Time& out) const {
+    static bool time(const char*& p, const char* end, std::int64_t limit_us, Time& out) {
         out = Time();
         if (p >= end) return false;
         if (*p == 'n') return skip_null(p, end);
@@ -353,7 +352,7 @@ class Tokenizer {
         return decimal(p, end, limit_us, out.ns) && (!quoted || skip_char(p, end, '"'));
     }
 
-    bool decimal(const char*& p, const char* end, std::int64_t limit_us, std::int64_t& out) const {
+    static bool decimal(const char*& p, const char* end, std::int64_t limit_us, std::int64_t& out) {
         const bool negative = skip_char(p, end, '-');
         const char* digits = p;
         std::int64_t whole = 0;
@@ -384,18 +383,16 @@ class Tokenizer {
     }
 
     // More than three decimals: as the Python reader rounds, from the nearest float64. Both
-    // operands of the division are exact, so its result is that float; else not plain.
-    bool rounded(std::int64_t whole, std::int64_t fraction, std::ptrdiff_t places, bool negative,
-                 std::int64_t& out) const {
+    // operands of the division are exact, so its result is that float; else not plain. (Times
+    // for which the reader goes back to the decimal text are too large to pass.)
+    static bool rounded(std::int64_t whole, std::int64_t fraction, std::ptrdiff_t places,
+                        bool negative, std::int64_t& out) {
         static constexpr double kPower[] = {1e0, 1e1, 1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,
                                             1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17};
-        constexpr double kExact = 9007199254740992.0;  // 2**53
-        if (whole >= limits_.exact_us) return false;
-        if (static_cast<double>(whole) * kPower[places] + static_cast<double>(fraction) >= kExact / 2) {
-            return false;
-        }
+        constexpr double kExact = 4503599627370496.0;  // 2**52
         const double scaled =
             static_cast<double>(whole) * kPower[places] + static_cast<double>(fraction);
+        if (scaled >= kExact) return false;
         const double us = (negative ? -scaled : scaled) / kPower[places];
         const double floor = std::floor(us);
         out = static_cast<std::int64_t>(floor) * 1000 +
