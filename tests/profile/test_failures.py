@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import pytest
 from tests.profile.raw import record
 from tracekit import workloads
 from tracekit.core.errors import RankFailedError, UsageError
+from tracekit.io import records
 from tracekit.profile import launch, local
 from tracekit.profile.plan import Options
 
@@ -130,6 +134,25 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         record(tmp_path / "file" / "run", "tp")
+
+
+def test_a_full_disk_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(UsageError, match=r"no space left at .* \(1 MiB free\)"):
+        record(tmp_path / "run", "tp")
+
+
+def test_a_disk_that_fills_up_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(path: Path, content: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(records, "write", full)
+    with pytest.raises(RankFailedError) as caught:
+        record(tmp_path / "run", "tp")
+    _, *log = str(caught.value).splitlines()
+    assert len(log) == 1
+    assert re.match(r"no space left for .*rank-0000\d.json; free some, or choose -o", log[0])
 
 
 def test_missing_torch_tells_what_to_install(

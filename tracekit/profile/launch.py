@@ -43,6 +43,10 @@ PRELOAD = (
 )
 
 
+# Less than the smallest run with its temporary files.
+LEAST_FREE = 16 << 20
+
+
 def run(
     options: Options,
     out: Path | None = None,
@@ -167,9 +171,19 @@ def partial_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         raise UsageError(f"{out}: cannot be written ({error.strerror}); choose -o") from error
     try:
+        _require_space(folder)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_space(folder: Path) -> None:
+    """Refuse a disk that is as good as full, before minutes of work are lost on it."""
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE:
+        raise UsageError(
+            f"no space left at {folder.parent} ({free >> 20} MiB free); free some, or choose -o"
+        )
 
 
 def publish(folder: Path, out: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import os
 import signal
@@ -189,9 +190,12 @@ def _be_rank(ranks: _Ranks, place: Place, parent: int) -> None:
         _settle_in(_log(ranks.scratch, place.rank), parent)
         ranks.work(place, lambda line: ranks.news.write(place.rank, line))
         code = 0
-    except BaseException:  # noqa: BLE001  (a process's outermost frame: log it, tell by exit code)
+    except BaseException as error:  # noqa: BLE001  (the outermost frame: log, tell by exit code)
         _stamp(ranks.scratch, place.rank).write_text(str(time.monotonic_ns()))
-        traceback.print_exc()
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            sys.stderr.write(f"no space left for {error.filename}; free some, or choose -o\n")
+        else:
+            traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)  # not the parent's cleanup, nor its tests
