@@ -15,6 +15,10 @@ PLANTED = {
     "pp4_1f1b": [],
     "ep4_hot": [("hot-expert", None)],
     "dp2tp2_delay": [("delay", 2)],
+    "pp4_1f1b_sleep": [],
+    "pp4_zbv_sleep": [],
+    "pp4_slow_stage": [("slow-stage", None)],
+    "pp2_slow_link": [("slow-link", None)],
 }
 
 
