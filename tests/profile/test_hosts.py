@@ -134,5 +134,13 @@ def test_ranks_on_one_host_need_no_interface(method: str) -> None:
     assert environment == {}
 
 
+def test_rdma_ports_and_their_rates(tmp_path: Path) -> None:
+    port = tmp_path / "infiniband" / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
+    assert network.rdma(tmp_path / "infiniband") == {"mlx5_0/1": "400 Gb/sec (4X NDR)"}
+    assert network.rdma(tmp_path / "nowhere") == {}
+
+
 def test_an_unknown_host_has_no_interface() -> None:
     assert network.interface_to("no-such-host.invalid") is None

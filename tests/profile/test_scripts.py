@@ -100,6 +100,20 @@ def test_the_scripts_own_profiler_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_error_of_ours_is_not_the_scripts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*MAIN, "profile", "-o", str(tmp_path / "run"), "--warmup", "1", "--", DDP],
+        env=os.environ | {"TORCH_FR_BUFFER_SIZE": "many"},  # no number: torch refuses it
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "finished with loss" in done.stdout
+    assert "recording failed: RuntimeError: Invalid value" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_too_few_steps_say_so(tmp_path: Path) -> None:
     done = profile(tmp_path / "run", "--warmup", "9", "--", DDP, "--steps", "3")
     assert done.returncode == 4

@@ -47,6 +47,7 @@ class Hook:
         self._session: Session | None = None
         self._optimizer: int | None = None
         self._ours = False  # a use of torch's profiler that is our own
+        self._broken = False
         self._pid = 0  # of the process that the session is of
 
     def install(self) -> None:
@@ -75,16 +76,16 @@ class Hook:
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if self._optimizer == id(optimizer):
-            self._started().step()
+            self._step()
 
     def _module_ran(self, module: object, *_: object) -> None:
         if type(module).__name__ == self._agreement.step_of:
-            self._started().step()
+            self._step()
 
     def _stepping(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def stepping(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
-            self._started().step()
+            self._step()
             return result
 
         return stepping
@@ -99,7 +100,7 @@ class Hook:
 
         def act(number: int, frame: FrameType | None) -> None:
             if _is_rank():
-                self._turn_window()
+                self._safely(self._turn_window)
             handled.set()
 
         def tick() -> None:
@@ -124,6 +125,20 @@ class Hook:
         else:
             session.start()
 
+    def _step(self) -> None:
+        self._safely(lambda: self._started().step())
+
+    def _safely(self, act: Callable[[], None]) -> None:
+        """A script never fails because it is recorded: the recording ends instead."""
+        if self._broken:
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is not the script's)
+            self._broken = True
+            if self._session is not None:
+                self._session.abandon(f"recording failed: {type(error).__name__}: {error}")
+
     # -- the session ----------------------------------------------------------------
 
     def _started(self) -> Session:
@@ -141,8 +156,9 @@ class Hook:
 
     def _exit(self) -> None:
         """At the end of the script, also after an exception: keep what is there."""
-        if self._session is not None and self._pid == os.getpid():
-            self._session.close()
+        session = self._session
+        if session is not None and self._pid == os.getpid():
+            self._safely(session.close)
 
     # -- the script's own profiler -----------------------------------------------------
 
@@ -169,7 +185,7 @@ class Hook:
         if session.closed:
             return
         session.notes.append("the script has a profiler of its own; tracekit stepped aside")
-        session.close()
+        self._safely(session.close)
 
 
 def _wrap_init(owner: Any, before: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,7 +56,17 @@ def describe(init_method: str | None) -> dict[str, Any]:
         # 0 is what the system says of an interface without a speed, such as a virtual one.
         "speed_mbit": (stats.speed or None) if stats else None,
         "mtu": stats.mtu if stats else None,
+        "rdma": rdma(),
     }
+
+
+def rdma(where: Path = Path("/sys/class/infiniband")) -> dict[str, str]:
+    """The RDMA ports of this host with their rates, such as {"mlx5_0/1": "400 Gb/sec (4X NDR)"}."""
+    found = {}
+    for path in sorted(where.glob("*/ports/*/rate")):
+        device, _, port, _ = path.parts[-4:]
+        found[f"{device}/{port}"] = path.read_text().strip()
+    return found
 
 
 def _address_to(host: str) -> str | None:

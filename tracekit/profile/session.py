@@ -162,6 +162,18 @@ class Session:
         self.closed = True
         self.leave_part(final=True)
 
+    def abandon(self, note: str) -> None:
+        """Give up after an error of our own; what has been written stays."""
+        self.notes.append(note)
+        open_, self._open = self._open, None
+        self.closed = True
+        with contextlib.suppress(RuntimeError):
+            if open_ is not None:
+                open_.watching.close()
+                with self.on_profiler():
+                    open_.profiler.stop_trace()
+        self.leave_part(final=True)
+
     def _begin_step(self, open_: _Open) -> None:
         # The name that torch.profiler itself gives to steps.
         open_.marker = record_function(f"ProfilerStep#{self._seen}")
