@@ -118,6 +118,16 @@ def test_equal_notes_of_many_ranks_are_one(tmp_path: Path) -> None:
     assert [(note.rank, note.count) for note in notes] == [(None, 3)]
 
 
+def test_located_notes_of_many_ranks_are_one_that_names_the_first(tmp_path: Path) -> None:
+    for rank in range(3):
+        path = put(tmp_path, f"rank{rank}.json", kernel("a" * (rank + 1), 0, 1), kernel("b", 3, 1))
+        path.write_text(path.read_text()[:-30])
+    (note,) = [note for note in load(tmp_path).diagnostics if note.code == "cut-file"]
+    assert note.count == 3
+    assert note.rank is None
+    assert all("cut-file" in {n.code for n in file.diagnostics} for file in load(tmp_path).files)
+
+
 def _recorded(folder: Path, transfers: int) -> Run:
     put(
         folder, "traces/rank-00000.json",

@@ -178,15 +178,25 @@ def _file_facts(file: TraceFile, window: Window, rank: int) -> FileFacts:
 
 
 def _collected(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Equal notes of many ranks become one, worst first."""
+    """Notes of one kind from many ranks become one, worst first.
+
+    Each file's own notes stay with its facts; here the first stands for all.
+    """
     order = {severity: place for place, severity in enumerate(reversed(Severity))}
     merged: dict[tuple[Any, ...], list[Diagnostic]] = defaultdict(list)
     for note in notes:
-        merged[(order[note.severity], note.code, note.message)].append(note)
+        about = note.message if note.rank is None else ""
+        merged[(order[note.severity], note.code, about)].append(note)
     out = []
-    for (_, code, message), same in sorted(merged.items(), key=lambda item: item[0]):
-        rank = same[0].rank if len(same) == 1 else None
-        out.append(Diagnostic(code, same[0].severity, rank, sum(n.count for n in same), message))
+    for _, same in sorted(merged.items(), key=lambda item: item[0]):
+        first = same[0]
+        if len(same) > 1:
+            message = first.message
+            if any(note.message != message for note in same):
+                message += f"; {len(same) - 1} more files likewise"
+            count = sum(note.count for note in same)
+            first = Diagnostic(first.code, first.severity, None, count, message)
+        out.append(first)
     return tuple(out)
 
 

@@ -19,6 +19,11 @@ try:
 except ImportError:
     _tokenizer = None  # type: ignore[assignment, unused-ignore]
 
+# As in module.cpp: an extension left over from another version must not be used.
+_INTERFACE = 2
+if _tokenizer is not None and getattr(_tokenizer, "INTERFACE", 1) != _INTERFACE:
+    _tokenizer = None
+
 # Set to 0 to read everything on the Python path.
 VARIABLE = "TRACEKIT_NATIVE"
 NOT_PLAIN = -1

@@ -160,6 +160,8 @@ class Builder {
 }  // namespace
 
 PYBIND11_MODULE(_tokenizer, module) {
+    // Raised with every change of what Python and this module expect of each other.
+    module.attr("INTERFACE") = 2;
     module.doc() = "Native tokenizer of Kineto event lists.";
     py::class_<Builder>(module, "Builder")
         .def(py::init<std::size_t, std::size_t, std::size_t, std::size_t, std::int64_t,
