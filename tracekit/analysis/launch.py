@@ -306,7 +306,7 @@ def _findings(
     on_cpu = all(trace.device_type == "cpu" for trace in run.traces)
     sure = on_cpu or unlinked <= _MOST_UNLINKED
     host_ops = per_op.sort_values("host_bound_ns", ascending=False, kind="stable")
-    top = ", ".join(host_ops.op.head(2)) if len(host_ops) else ""
+    top = ", ".join(host_ops.op[host_ops.op != NONE].head(2))
     made = []
     for column, (title, advice) in _TEXTS.items():
         if counted[column].isna().all():
