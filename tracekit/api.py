@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,12 @@ class Run(core.Run):
         found = {} if name.startswith("_") else analyzers()
         if name not in found:
             raise AttributeError(f"a run has no {name!r}; analyses: {', '.join(found)}")
-        return lambda: found[name].analyze(self)
+        return lambda: analyze(self, name)
+
+    def _repr_html_(self) -> str:
+        from tracekit.report.notebook import run_html
+
+        return run_html(self)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *analyzers()})
@@ -64,6 +70,10 @@ def analyze(run: core.Run, name: str) -> Any:
     found = analyzers()
     if name not in found:
         raise UsageError(f"no analysis {name!r}; there are: {', '.join(found)}")
+    if "IPython" in sys.modules:  # a notebook shows results with their units
+        from tracekit.report.notebook import enrich
+
+        enrich(found[name])
     return found[name].analyze(run)
 
 

@@ -10,7 +10,9 @@ Plotly reads a few tags and entities in every text, so names are escaped for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from tracekit.report import format
@@ -24,6 +26,7 @@ ROW_HEIGHT = 26
 SINGLE_HEIGHT = 44
 COLUMN_CHART_HEIGHT = 170
 LINES_HEIGHT = 300
+MOST_TICKS = 6
 TICK_CHARACTERS = 36  # of all tick labels below a chart, so that they stay apart when narrow
 MARGIN = 44  # for tick labels and an axis title
 
@@ -265,11 +268,12 @@ def _lines(block: Lines) -> Figure:
             "tickvals": [across.value(value) for value in block.x_ticks],
             "ticktext": [across.cell(value) for value in block.x_ticks],
         }
-    layout = {
-        "xaxis": x,
-        "yaxis": _number_axis(block.y_axis, up.suffix, log=block.y_log),
-        "hovermode": "closest",
-    }
+    elif block.x_log:
+        x |= _log_ticks(xs, across)
+    y = _number_axis(block.y_axis, up.suffix, log=block.y_log)
+    if block.y_log:
+        y |= _log_ticks(ys, up)
+    layout = {"xaxis": x, "yaxis": y, "hovermode": "closest"}
     made: Figure = {"data": data, "layout": layout, "height": LINES_HEIGHT}
     axes = [line.axis for line in block.lines for _ in _line_traces(block, line, across, up)]
     return made | ({"follow": {"kind": "traces", "axes": axes}} if any(axes) else {})
@@ -277,7 +281,27 @@ def _lines(block: Lines) -> Figure:
 
 def _number_axis(title: str, suffix: str, *, log: bool) -> dict[str, Any]:
     axis = _value_axis(title, suffix, visible=True) | {"fixedrange": False}
-    return axis | {"type": "log", "rangemode": "normal", "dtick": 1} if log else axis
+    return axis | {"type": "log", "rangemode": "normal"} if log else axis
+
+
+def _log_ticks(values: Iterable[float | None], units: format.Scale) -> dict[str, Any]:
+    """Few round ticks and some air around them; the values themselves where those are few."""
+    present = sorted({v for v in map(units.value, values) if v is not None and v > 0})
+    if not present:
+        return {}
+    low, high = math.log10(present[0]), math.log10(present[-1])
+    ticks = present
+    apart = all(after >= 1.5 * before for before, after in pairwise(present))
+    if len(present) > MOST_TICKS or not apart:
+        steps = (1,) if high - low > 3 else (1, 2, 5)
+        ticks = [m * 10.0**d for d in range(math.floor(low), math.ceil(high) + 1) for m in steps]
+    air = max(0.15, 0.05 * (high - low))
+    return {
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [format.significant(tick) for tick in ticks],
+        "range": [low - air, high + air],
+    }
 
 
 def _line_traces(

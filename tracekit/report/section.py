@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from tracekit.analysis._contract import Outcome
@@ -19,9 +20,12 @@ NAMED_RANKS = 4
 MOST_SETS = 200
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Section:
-    """What one report, or one part of a report over several runs, is made from."""
+    """What one report, or one part of a report over several runs, is made from.
+
+    What pages ask again and again, for every rank, is worked out once.
+    """
 
     run: Run
     outcomes: Sequence[Outcome]
@@ -34,23 +38,23 @@ class Section:
         """The result of this type, or None when its analysis was unavailable or not asked."""
         return next((item.result for item in self.outcomes if isinstance(item.result, kind)), None)
 
-    @property
+    @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Findings of all analyses, most expensive first."""
         return rank_findings(finding for item in self.outcomes for finding in item.findings)
 
-    @property
+    @cached_property
     def on_cpu(self) -> bool:
         """Whether no rank recorded device work, so that time off compute is not idleness."""
         traces = self.run.traces
         return bool(traces) and all(trace.device_type == "cpu" for trace in traces)
 
-    @property
+    @cached_property
     def hosts(self) -> dict[int, str]:
         """Host of each rank that has one recorded."""
         return {trace.rank: trace.host for trace in self.run.traces if trace.host}
 
-    @property
+    @cached_property
     def rank_order(self) -> tuple[int, ...]:
         """Loaded ranks host by host, hosts by their first rank."""
         hosts = self.hosts
@@ -59,13 +63,13 @@ class Section:
             first.setdefault(hosts.get(rank, ""), rank)
         return tuple(sorted(self.run.ranks, key=lambda r: (first[hosts.get(r, "")], r)))
 
-    @property
+    @cached_property
     def step_numbers(self) -> tuple[int, ...]:
         """Step numbers that any rank captured, sorted."""
         numbers = {int(n) for trace in self.run.traces for n in trace.steps.number}
         return tuple(sorted(numbers))
 
-    @property
+    @cached_property
     def flagged_steps(self) -> dict[int, str]:
         """Step number -> why it is not typical, for steps flagged on any rank."""
         words = {StepFlag.FIRST: "first of the capture", StepFlag.CUT: "cut by the capture"}
@@ -76,7 +80,7 @@ class Section:
                     found.setdefault(int(number), words[StepFlag(int(flag))])
         return dict(sorted(found.items()))
 
-    @property
+    @cached_property
     def rank_sets(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Sets of ranks a reader may want to see: hosts, pipeline stages, process groups."""
         here = set(self.run.ranks)
@@ -93,7 +97,7 @@ class Section:
         kept = [(name, ranks) for name, ranks in sets if 0 < len(ranks) < len(here)]
         return tuple(kept[:MOST_SETS])
 
-    @property
+    @cached_property
     def stages(self) -> dict[int, tuple[int, ...]]:
         """Ranks of each place along the pipeline axis; empty without one."""
         found: dict[int, list[int]] = {}
@@ -105,10 +109,13 @@ class Section:
 
     def rank_name(self, rank: int) -> str:
         """ "rank 5", with its host where the run has more than one."""
-        hosts = self.hosts
-        if len(set(hosts.values())) > 1 and rank in hosts:
-            return f"rank {rank} on {hosts[rank]}"
+        if self._several_hosts and rank in self.hosts:
+            return f"rank {rank} on {self.hosts[rank]}"
         return f"rank {rank}"
+
+    @cached_property
+    def _several_hosts(self) -> bool:
+        return len(set(self.hosts.values())) > 1
 
     def who(self, ranks: Iterable[int]) -> str:
         """Words for a set of ranks; the empty set stands for all."""
