@@ -184,4 +184,4 @@ def _steps(result: ContentionResult) -> Table:
     return table("", result.per_step, ANALYZER.tables["per_step"], labels, worst="hidden_ns")
 
 
-PAGE = Page("Contention", ANALYZER, build, order=30)
+PAGE = Page("Contention", ANALYZER, build, order=22)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from tests import synth
 from tracekit import simulate
 from tracekit.analysis.pipeline import PipelineResult, analyze
 from tracekit.core.errors import MissingDataError
+from tracekit.core.finding import Confidence
 from tracekit.core.trace import Phase, RankTrace, Spans
+from tracekit.io.load import load
 
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 PARTS = ["schedule_ns", "imbalance_ns", "p2p_ns", "jitter_ns"]
 
 
@@ -156,6 +160,59 @@ def test_expected_ratio_equals_the_closed_form(schedule: str, ranks: int, times:
 def test_other_traces_of_the_same_job_say_the_same(change: dict[str, Any]) -> None:
     base = {"pp": 4, "microbatches": 8, "steps": 3, "layers": 4}
     check(simulate.made({**base, **change}))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(
+    "change", [{}, {"manifest": False}, {"dp": 2, "groups": "megatron"}, {"fused": True}], ids=str
+)
+def test_actions_are_inferred_from_transfers(schedule: str, change: dict[str, Any]) -> None:
+    base = {
+        "pp": 4, "microbatches": 8, "steps": 3, "layers": 8, "stage_markers": "none",
+        "stage_factors": [1.3, 1.0, 1.0, 1.0],
+    }  # fmt: skip
+    result = check(simulate.made({**base, "schedule": schedule, **change}))
+    assert (result.source, result.schedule) == ("inferred", schedule)
+    assert {item.confidence for item in result.findings} == {Confidence.LOW}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schedule": "zero_bubble"}, {"schedule": "zero_bubble", "manifest": False},
+     {"schedule": "interleaved_1f1b", "chunks": 2}, {"coalesced": True}],
+    ids=str,
+)  # fmt: skip
+def test_what_transfers_do_not_tell_is_refused(change: dict[str, Any]) -> None:
+    base = {"pp": 4, "microbatches": 8, "steps": 3, "layers": 8, "stage_markers": "none"}
+    with pytest.raises(MissingDataError, match="no marker tells"):
+        analyze(simulate.load(simulate.made({**base, **change})))
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "ratio"),
+    [("pp4_1f1b_sleep", "1f1b", 3 / 11), ("pp4_zbv_sleep", "zbv", 0.0594),
+     ("pp2_slow_link", "1f1b", 1 / 5)],
+)  # fmt: skip
+def test_recorded_pipelines_have_the_bubble_of_theory(
+    name: str, schedule: str, ratio: float
+) -> None:
+    result = analyze(load(SAMPLES / name))
+    assert (result.schedule, result.recognised, result.source) == (schedule, True, "markers")
+    assert result.expected_bubble_ratio == pytest.approx(ratio, abs=0.01)
+    assert result.closed_form_ratio == pytest.approx(ratio, abs=0.01)
+    frame = result.per_stage
+    assert (frame[PARTS].sum(axis=1) == frame.bubble_ns).all()
+
+
+def test_the_recorded_slow_stage_and_slow_link_are_found() -> None:
+    stage = analyze(load(SAMPLES / "pp4_slow_stage"))
+    (found,) = (item for item in stage.findings if "stages differ" in item.title)
+    assert "stage 2" in found.title
+    link = analyze(load(SAMPLES / "pp2_slow_link"))
+    assert link.p2p_latency_ns == pytest.approx(25e6, rel=0.1)
+    assert max(link.findings, key=lambda item: item.lost_ns_per_step).title.endswith(
+        "transfers between stages"
+    )
 
 
 def test_an_imbalance_is_found_and_its_twin_is_silent() -> None:

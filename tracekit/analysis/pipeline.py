@@ -35,6 +35,7 @@ from tracekit.core.clock import ClockFit
 from tracekit.core.collective import P2P_OP, Matching
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
+from tracekit.core.inferred import inferred_work
 from tracekit.core.intervals import Intervals, covered_within, subtract, union
 from tracekit.core.pipelines import (
     Costs,
@@ -124,7 +125,7 @@ def analyze(run: Run) -> PipelineResult:
     matching, clock = across(run)
     groups = _pipelines(run, matching, clock)
     source = _source(run)
-    if not groups or source is None:
+    if not groups:
         raise MissingDataError(_why_not(run, groups))
     times = timing(run.traces, matching, clock)
     together = [places for places in groups if _on_one_clock(run, places, clock)]
@@ -139,19 +140,20 @@ def analyze(run: Run) -> PipelineResult:
         if (made := _Pipeline.of(run, number, places, clock, matching, times, source)) is not None
     ]
     if not found:
-        raise MissingDataError(
-            "no step holds all actions of a pipeline; record whole steps of all its ranks"
-        )
+        raise MissingDataError(_why_not(run, groups))
     per_stage = pd.concat([item.per_stage for item in found], ignore_index=True)
     return _result(run, found, per_stage, source)
 
 
 def _why_not(run: Run, groups: Sequence[Sequence[int]]) -> str:
-    if groups:
+    if groups and _source(run) == "inferred":
         return (
-            "stages exchange data, but no marker tells which microbatch they work on; record with "
+            "stages exchange data, but no marker tells which microbatch they work on, and their "
+            "transfers do not name their peers or follow neither GPipe nor 1F1B; record with "
             "`tracekit profile`, or with a torch schedule that names its actions (PP:1F0)"
         )
+    if groups:
+        return "no step holds all actions of a pipeline; record whole steps of all its ranks"
     if any(len(trace.spans) and (trace.spans.stage >= 0).any() for trace in run.traces):
         return "only one rank of a pipeline is here; give the traces of all its ranks"
     return (
@@ -160,10 +162,10 @@ def _why_not(run: Run, groups: Sequence[Sequence[int]]) -> str:
     )
 
 
-def _source(run: Run) -> str | None:
-    """Where actions come from; None where nothing tells them."""
+def _source(run: Run) -> str:
+    """Where actions come from."""
     if not any((trace.spans.microbatch >= 0).any() for trace in run.traces):
-        return None
+        return "inferred"
     told = any(item.code == "spans-include-waits" for item in run.diagnostics)
     return "torch names" if told else "markers"
 
@@ -251,12 +253,17 @@ class _Pipeline:
         traces = tuple(run.traces[place] for place in places)
         # Ranks of one host that nothing else connects have its clock in common.
         joined = len({clock[place].component for place in places}) == 1
-        all_works = [
-            stage_work(
-                run.traces[place], clock[place] if joined else None, stage, source != "markers"
-            )
-            for stage, place in enumerate(places)
-        ]
+        clocks = [clock[place] if joined else None for place in places]
+        all_works: Sequence[StageWork] | None
+        if source == "inferred":
+            all_works = inferred_work(traces, clocks, _given(run))
+        else:
+            all_works = [
+                stage_work(trace, fit, stage, source != "markers")
+                for stage, (trace, fit) in enumerate(zip(traces, clocks, strict=True))
+            ]
+        if all_works is None:
+            return None
         works, steps, skipped = common_sequences(
             all_works, [trace.steps.number.tolist() for trace in traces]
         )
