@@ -14,7 +14,7 @@ from tracekit.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from tracekit.api import Run, analyze, load, report
+    from tracekit.api import Run, analyze, compare, load, report, scaling
 
 __all__ = [
     "InputError",
@@ -24,17 +24,19 @@ __all__ = [
     "TracekitError",
     "UsageError",
     "analyze",
+    "compare",
     "load",
     "profile",
     "report",
+    "scaling",
 ]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "profile":
-        return importlib.import_module("tracekit.profile")  # it can be called
+    if name in {"profile", "report"}:
+        return importlib.import_module(f"tracekit.{name}")  # packages that can be called
     # pandas takes most of a second to import; `tracekit --help` should not pay for it.
     if name in __all__:
         from tracekit import api

@@ -7,11 +7,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tracekit.analysis._contract import analyzers
+from tracekit.analysis._contract import Outcome, analyzers, apply
 from tracekit.core import run as core
 from tracekit.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.analysis._compare import CompareResult
+    from tracekit.analysis._scaling import ScalingResult
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,13 +83,56 @@ def analyze(run: core.Run, name: str) -> Any:
 
 def report(runs: Sequence[core.Run], path: str | os.PathLike[str]) -> Path:
     """Write one self-contained HTML report over one or several runs; returns its path."""
-    from tracekit.analysis._contract import apply
     from tracekit.io.output import write_text
     from tracekit.report import html
     from tracekit.report.section import Section
 
-    sections = [
-        Section(run, tuple(apply(item, run) for item in analyzers().values())) for run in runs
-    ]
+    sections = [Section(run, _outcomes(run)) for run in runs]
     write_text(Path(path), html.render(sections))
     return Path(path)
+
+
+def compare(
+    base: core.Run,
+    new: core.Run,
+    *,
+    force: bool = False,
+    allowed: Sequence[str] = (),
+    repeats: Sequence[core.Run] = (),
+) -> CompareResult:
+    """Compare two runs of one job; see ``tracekit compare``.
+
+    Args:
+        base: what is compared with.
+        new: what is compared.
+        force: give verdicts over unequal conditions, too.
+        allowed: condition fields, or groups of them, that differ on purpose.
+        repeats: further runs of the base, whose differences from it are noise.
+    """
+    from tracekit.analysis import _compare
+
+    return _compare.compare(
+        _compare.Subject(base, _outcomes(base)),
+        _compare.Subject(new, _outcomes(new)),
+        force=force,
+        allowed=allowed,
+        repeats=[_compare.Subject(run, _outcomes(run)) for run in repeats],
+    )
+
+
+def scaling(
+    runs: Sequence[core.Run], *, force: bool = False, allowed: Sequence[str] = ()
+) -> ScalingResult:
+    """Speed-up and efficiency of one job over its world sizes; see ``tracekit scaling``.
+
+    Raises:
+        MissingDataError: fewer than two world sizes, or a run without steps.
+    """
+    from tracekit.analysis import _scaling
+
+    members = [_scaling.Member(run, _outcomes(run)) for run in runs]
+    return _scaling.scaling(members, force=force, allowed=allowed)
+
+
+def _outcomes(run: core.Run) -> tuple[Outcome, ...]:
+    return tuple(apply(item, run) for item in analyzers().values())
