@@ -30,13 +30,12 @@ from tracekit.core.errors import MissingDataError
 from tracekit.core.excess import Excess, excess, kernels
 from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.program import Program, program, window
-from tracekit.core.replay import replay
 from tracekit.core.roles import RankSet, Roles, roles
 from tracekit.core.run import Run
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
 from tracekit.core.verdict import Verdict, cause_of, verdict
-from tracekit.core.whatif import WhatIf, ideals, what_if
+from tracekit.core.whatif import WhatIf, ideals, recovered, what_if
 
 LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
 WARN_ERROR, REFUSE_ERROR = 0.02, 0.05
@@ -190,20 +189,14 @@ def _case(run: Run) -> _Case:
             "what happened cannot be told from these traces"
         )
 
-    def recovered(owners: Sequence[int]) -> float:
-        """M of several owners of excess at once."""
-        assert made.graph is not None
-        mask = np.isin(found.owner, list(owners))
-        work = made.busy_ns + made.gap_ns - np.where(mask, found.removed_ns, 0.0)
-        end = replay(made.graph, made.begin_ns, work[:, None])[made.end, 0]
-        begin = made.window.bounds_ns[:, 0] - made.window.base_ns
-        component = np.array([item.component for item in clock])
-        total = np.mean(
-            [end[component == k].max() - begin[component == k].max() for k in np.unique(component)]
-        )
-        return float((what.observed_ns - total) / (what.observed_ns - what.healthy_ns))
-
-    named = verdict(run.traces, found, what, who, recovered)
+    plan = made.graph
+    named = verdict(
+        run.traces,
+        found,
+        what,
+        who,
+        lambda choices: recovered(made, plan, found, clock, what, choices),
+    )
     return _Case(run, matching, times, made, who, found, what, named)
 
 
@@ -229,7 +222,8 @@ def _status(case: _Case) -> tuple[str, str]:
     open_calls = int((case.program.arrive_row < 0).sum())
     if parts > 1:
         return "not_comparable", (
-            f"nothing connects the clocks of {parts} sets of ranks; only ranks within each are compared"
+            f"nothing connects the clocks of {parts} sets of ranks; "
+            "only ranks within each are compared"
         )
     if run.missing_ranks:
         return "partial", (
@@ -477,14 +471,16 @@ def name_of(kind: str, members: str, ranks: Sequence[int]) -> str:
 
 ADVICE = {
     "": "look at this rank's trace beside a peer's in the same step",
-    "compute": "all its kernels are slow alike: check clocks, power and temperature of the device, "
-    "or move the rank; a whole stage may hold too many layers",
+    "compute": "all its kernels are slow alike: check clocks, power and temperature of the "
+    "device, or move the rank; a whole stage may hold too many layers",
     "work": "one kind of kernel takes longer: it has more or other work than its peers",
-    "experts": "its experts get more tokens than others: balance the routing or place hot experts apart",
+    "experts": "its experts get more tokens than others: balance the routing, or place hot "
+    "experts apart",
     "host": "its host launches late: look for CPU contention, synchronisation, logging",
-    "gc": "its host pauses now and then: run the garbage collector by hand, at one time on all ranks",
+    "gc": "its host pauses now and then: collect garbage by hand, at one time on all ranks",
     "dataloader": "its next batch comes late: more loader workers, prefetching, faster storage",
-    "link": "transfers over it take longer than over its siblings: check NIC, cable, switch, NUMA binding",
+    "link": "transfers over it take longer than over its siblings: check NIC, cable, switch, "
+    "NUMA binding",
 }
 
 ANALYZER = Analyzer(

@@ -70,6 +70,9 @@ class ClockFit:
         return out
 
 
+_Blocks = list[npt.NDArray[np.intp]]  # (instances, members) rows each
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Observations:
     """Ends of the usable instances.
@@ -248,8 +251,9 @@ def _iterated(
     # The mean of an instance is fitted too, so residuals of small ones come out small.
     shrink = np.sqrt(size / np.maximum(size - 1, 1))[seen.instance]
     normal: Float = np.empty((0, 0))
+    blocks = _blocks(seen)
     for _ in range(_ROUNDS):
-        normal, right = _normal(count, seen, weight, terms)
+        normal, right = _normal(count, seen, blocks, weight, terms)
         normal = normal[np.ix_(unknowns, unknowns)]
         step = _solved(normal, right[unknowns])
         moved = float(np.abs(step - solution[unknowns]).max(initial=0.0))
@@ -270,7 +274,9 @@ def _iterated(
     return solution, error, scale
 
 
-def _normal(count: int, seen: _Observations, weight: Float, terms: int) -> tuple[Float, Float]:
+def _normal(
+    count: int, seen: _Observations, blocks: _Blocks, weight: Float, terms: int
+) -> tuple[Float, Float]:
     """Normal equations with each instance's own time eliminated."""
     total: Float = np.bincount(seen.instance, weights=weight).astype(np.float64)
     mean = np.bincount(seen.instance, weights=weight * seen.end) / total
@@ -285,14 +291,16 @@ def _normal(count: int, seen: _Observations, weight: Float, terms: int) -> tuple
             for k in range(terms)
         ]
     )  # fmt: skip
-    matrices = [_laplacian(count, seen, weight, total, powers[k]) for k in range(2 * terms - 1)]
+    matrices = [
+        _laplacian(count, seen, blocks, weight, total, powers[k]) for k in range(2 * terms - 1)
+    ]
     if terms == 1:
         return matrices[0], right
     return np.block([[matrices[0], matrices[1]], [matrices[1], matrices[2]]]), right
 
 
 def _laplacian(
-    count: int, seen: _Observations, weight: Float, total: Float, factor: Float
+    count: int, seen: _Observations, blocks: _Blocks, weight: Float, total: Float, factor: Float
 ) -> Float:
     """Weights between nodes, each instance's rows times its factor.
 
@@ -300,7 +308,7 @@ def _laplacian(
     """
     out = np.zeros((count, count))
     diagonal = np.bincount(seen.node, weights=weight * factor, minlength=count)
-    for rows in _blocks(seen):
+    for rows in blocks:
         nodes = seen.node[rows]
         block = weight[rows] * np.sqrt(np.abs(factor[rows])) / np.sqrt(total[seen.instance[rows]])
         signed = block * np.sign(factor[rows])
@@ -314,7 +322,7 @@ def _laplacian(
     return out
 
 
-def _blocks(seen: _Observations) -> list[npt.NDArray[np.intp]]:
+def _blocks(seen: _Observations) -> _Blocks:
     """Rows of instances with the same members: (instances, members) each."""
     order = np.argsort(seen.instance, kind="stable")
     size = np.bincount(seen.instance)

@@ -18,7 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.core.collective import P2P, P2P_OP, Instances, Match, Matching, Refusal, Rows
+from tracekit.core.collective import (
+    P2P,
+    P2P_OP,
+    SYNCHRONISING,
+    Instances,
+    Match,
+    Matching,
+    Refusal,
+    Rows,
+)
 from tracekit.core.membership import Membership, resolve
 from tracekit.core.topology import Group
 from tracekit.core.trace import Int64, RankTrace
@@ -110,13 +119,16 @@ def _calls(
     unique, inverse = np.unique(columns, axis=0, return_inverse=True)
     kind = np.array([kinds[tuple(row)] for row in unique.tolist()], dtype=np.int64)
     own = np.concatenate((membership.of[place], [-1])).astype(np.int64)
+    group = own[calls.group]
+    waits = np.array([text in SYNCHRONISING for text in trace.names] + [False], dtype=np.bool_)
+    group = np.where((group < 0) & waits[calls.op_id], membership.unnamed[place], group)
     numbers = np.concatenate((trace.steps.number, [-1]))
     out = _Calls(
         trace=np.full(len(calls), place, dtype=np.int64),
         call=np.arange(len(calls), dtype=np.int64),
         start_ns=trace.kernels.start_ns[calls.kernel],
         end_ns=trace.kernels.end_ns[calls.kernel],
-        group=own[calls.group],
+        group=group,
         op=op,
         dtype=dtype,
         size=size,
@@ -163,7 +175,7 @@ def _collectives(traces: Sequence[RankTrace], group: Group, calls: _Calls) -> tu
     """Match one group's collectives; a group whose members are not known may gain them."""
     if len(np.unique(calls.trace)) < 2:
         return _none(calls), group
-    if group.inferred:
+    if group.inferred and not group.ranks:
         members = tuple(traces[place].rank for place in np.unique(calls.trace).tolist())
         group = replace(group, ranks=members)
     found = _by_seq(calls)
@@ -172,7 +184,26 @@ def _collectives(traces: Sequence[RankTrace], group: Group, calls: _Calls) -> tu
     left = found.instance < 0
     if left.any():
         found = _by_time(traces, calls, found)
+    if group.inferred and not _together(traces, calls, found):
+        reason = "their process groups are not recorded, and no guess fits their times"
+        return _none(calls)._replace(refusals=((len(calls), reason),)), group
     return found, group
+
+
+def _together(traces: Sequence[RankTrace], calls: _Calls, found: _Found) -> bool:
+    """Whether the members of a guessed group end together as those of a real one do."""
+    known = np.flatnonzero(found.instance >= 0)
+    members = np.unique(calls.trace)
+    if len(known) < 0.5 * len(calls):
+        return False
+    difference = _from_first(found.instance[known], calls.end_ns[known]).astype(np.float64)
+    duration = (calls.end_ns - calls.start_ns)[known]
+    limit = max(_width(traces, members.tolist()) / 5, 0.1 * float(np.median(duration)))
+    for _, rows in _by_key(calls.trace[known], np.ones(len(known), dtype=np.bool_)):
+        centre = np.median(difference[rows])
+        if float(np.median(np.abs(difference[rows] - centre))) > limit:
+            return False
+    return True
 
 
 def _none(calls: _Calls) -> _Found:

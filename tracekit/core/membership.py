@@ -27,10 +27,13 @@ class Membership:
         groups: one per set of members and description; those without members last.
         of: per trace, (groups of the trace,) int32 index into ``groups``, -1 for a
             group that does not hold the rank.
+        unnamed: (traces,) index of the group that calls without a recorded group are tried
+            in, -1 for none; it is marked inferred.
     """
 
     groups: tuple[Group, ...]
     of: tuple[Int32, ...]
+    unnamed: Int32
 
 
 def resolve(traces: Sequence[RankTrace]) -> Membership:
@@ -65,7 +68,36 @@ def resolve(traces: Sequence[RankTrace]) -> Membership:
                 )
             table[place] = found[key]
         of.append(table)
-    return Membership(tuple(groups), tuple(of))
+    unnamed = _unnamed(traces, groups)
+    return Membership(tuple(groups), tuple(of), unnamed)
+
+
+def _unnamed(traces: Sequence[RankTrace], groups: list[Group]) -> Int32:
+    """The group of calls that carry none: kernels of an engine's own, or of a replayed graph.
+
+    Those are tensor-parallel in all engines known; without such groups, all ranks are tried.
+    Whether that is right is for their times to tell.
+    """
+    out = np.full(len(traces), -1, dtype=np.int32)
+    if not any((trace.calls.group < 0).any() for trace in traces):
+        return out
+    members: dict[int, tuple[int, ...]] = {}
+    for trace in traces:
+        for group in trace.groups:
+            if group.axis == "tp" and trace.rank in group.ranks:
+                members[trace.rank] = tuple(sorted(group.ranks))
+    everybody = tuple(trace.rank for trace in traces)
+    axis = "tp" if members else None
+    made: dict[tuple[int, ...], int] = {}
+    for place, trace in enumerate(traces):
+        mine = members.get(trace.rank, () if members else everybody)
+        if len(mine) < 2:
+            continue
+        if mine not in made:
+            made[mine] = len(groups)
+            groups.append(Group("", f"inferred {axis or 'world'}", mine, axis, True))
+        out[place] = made[mine]
+    return out
 
 
 def _told(

@@ -107,7 +107,7 @@ def _groups(table: OpTable) -> list[list[int]]:
 
 def _transfers(table: OpTable, groups: list[list[int]]) -> Float:
     """(rows,) seconds: of a compute its length, of others from the latest begin to their end."""
-    took = table.length_s.copy()
+    took: Float = table.length_s.copy()
     for members in groups:
         last = table.begin_s[members].max()
         took[members] = table.begin_s[members] + table.length_s[members] - last

@@ -8,7 +8,8 @@ its stream has ended; an instance ends its transfer after its last member arrive
 Waiting is no work: in a replay it comes out anew.
 
 Limits: which kernel waits for which call is not recorded. A wait that cost nothing is
-not seen, so a call nobody waited for is joined at the end of its step.
+not seen, so a call nobody waited for is joined at the end of its step, unless marks of
+the stages' work tell what needs it (:mod:`tracekit.core.receives`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import numpy.typing as npt
 from tracekit.core.clock import ClockFit
 from tracekit.core.collective import Matching
 from tracekit.core.intervals import Intervals, union
+from tracekit.core.receives import received
 from tracekit.core.replay import Float, Graph, graph
 from tracekit.core.timing import Timing
 from tracekit.core.trace import Int64, KernelKind, RankTrace, StepFlag
 
 Bool = npt.NDArray[np.bool_]
 _TOGETHER_NS = 1_000  # parts of one call, and calls that are started as one, end this close
+_OVERHANG_NS = 3_000
 _TOUCHING_NS = 5_000  # a call this soon after the one before it on its stream waited for it
 
 
@@ -214,12 +217,13 @@ def program(
     instance_node[used] = nodes.add(
         len(used), gap=transfer[used], instance=used, at=last[used] + transfer[used]
     )
+    needs = received(traces, clock, matching)
     ends, step_ends, arrive, arrive_row, cuts = [], [], [], [], []
     arrive_instance = []
     for place, trace in enumerate(traces):
         made = _chain(
             nodes, place, trace, clock[place], chosen, calls[place], row_of[place],
-            matching, joined, instance_node, last + transfer,
+            matching, joined, instance_node, last + transfer, needs[place],
         )  # fmt: skip
         ends.append(made.steps[-1])
         step_ends.append(made.steps)
@@ -322,7 +326,7 @@ class _Chain:
 def _chain(
     nodes: _Nodes, place: int, trace: RankTrace, fit: ClockFit, chosen: Window,
     calls: _Calls, row_of: Int64, matching: Matching, joined: Bool,
-    instance_node: npt.NDArray[np.intp], over_ns: Float,
+    instance_node: npt.NDArray[np.intp], over_ns: Float, needs: Int64,
 ) -> _Chain:  # fmt: skip
     """The nodes of one rank."""
     busy = _busy(trace, fit)
@@ -341,11 +345,16 @@ def _chain(
     over[real] = np.minimum(over_ns[instance[real]], calls.end[real])
     before = _before_on_stream(calls)
     anchor = _anchors(trace, fit, calls, before)
-    waits = _uncovered(busy, calls.end) & ~_eager(trace, matching, calls)
-    waits = _last_of_stretch(busy, anchor, calls.end, waits)
+    seen = _seen_ends(busy, calls.end)
+    waits = _uncovered(busy, seen) & ~_eager(trace, matching, calls)
+    waits = _last_of_stretch(busy, anchor, seen, waits)
+    needed = needs[calls.call]
+    unseen = (needed >= seen) & ~waits
+    seen = np.where(unseen, needed, seen)
+    waits |= unseen
     # Cuts in order of time: waits before the calls they allow, ends of steps last.
     join_at = np.flatnonzero(waits)
-    when = np.concatenate((calls.end[join_at], anchor, bounds[1:]))
+    when = np.concatenate((seen[join_at], anchor, bounds[1:]))
     kind = np.repeat([0, 1, 2], [len(join_at), len(anchor), len(bounds) - 1])
     item = np.concatenate((join_at, np.arange(len(anchor)), np.arange(len(bounds) - 1)))
     order = np.lexsort((kind, when))
@@ -459,6 +468,20 @@ def _uncovered(busy: Intervals, times: Int64) -> Bool:
     if len(busy.ends) == 0:
         return np.ones(len(times), dtype=np.bool_)
     out: Bool = (place < 0) | (busy.ends[np.maximum(place, 0)] < times)
+    return out
+
+
+def _seen_ends(busy: Intervals, end: Int64) -> Int64:
+    """Ends of calls, back to the begin of the computing that they let go.
+
+    Work that waited for a call may start a little before the call's own last timestamp:
+    clocks of the device's engines differ, and dependent launches overlap on purpose.
+    """
+    place = np.searchsorted(busy.starts, end, side="left") - 1
+    if len(busy.starts) == 0:
+        return end
+    begin = busy.starts[np.maximum(place, 0)]
+    out: Int64 = np.where((place >= 0) & (end - begin < _OVERHANG_NS), begin, end)
     return out
 
 

@@ -54,7 +54,9 @@ def graph(nodes: int, source: npt.ArrayLike, target: npt.ArrayLike) -> Graph | N
         place = np.repeat(out_first[ready] - (np.cumsum(counts) - counts), counts)
         reached = out_target[place + np.arange(len(place))]
         np.subtract.at(into, reached, 1)
-        ready = np.unique(reached[into[reached] == 0])
+        ready = np.sort(reached[into[reached] == 0])
+        if len(ready):  # an edge for each predecessor; np.unique is slow on small arrays
+            ready = ready[np.concatenate(([True], ready[1:] != ready[:-1]))]
         done += len(ready)
         if len(ready):
             levels.append(ready)

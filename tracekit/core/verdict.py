@@ -10,9 +10,12 @@ import numpy as np
 from tracekit.core.excess import Excess
 from tracekit.core.roles import Roles
 from tracekit.core.trace import Phase, RankTrace
-from tracekit.core.whatif import ENOUGH, PART, WhatIf
+from tracekit.core.whatif import WhatIf
 
 LEAST_LOSS = 0.01  # share of step time below which nobody is named
+ENOUGH = 0.5  # M from which a set explains the loss
+PART = 0.1  # of the loss, from which a further owner of excess belongs to the culprits
+LEAST_PART = 0.05  # of the loss, that an owner must make alone to be looked at
 COVERAGE = 0.8  # share of the excess that a cause must make
 # Of sets with equal members, the one to name: a whole stage before the groups it consists of.
 _PREFERENCE = ("rank", "stage", "tp_group", "host", "dp_replica")
@@ -45,7 +48,7 @@ def verdict(
     found: Excess,
     what: WhatIf,
     who: Roles,
-    recovered: Callable[[Sequence[int]], float],
+    recovered: Callable[[Sequence[Sequence[int]]], Sequence[float]],
 ) -> Verdict:
     """Name the culprit, or nobody.
 
@@ -54,13 +57,12 @@ def verdict(
         found: their excess.
         what: the replays.
         who: sets that can be to blame.
-        recovered: M of several owners together.
+        recovered: M of each of several lists of owners, each list together.
     """
     loss = 1 - 1 / what.slowdown
     if loss < LEAST_LOSS:
         return NOBODY
-    chosen = _owners(what)
-    share = recovered(chosen)
+    chosen, share = _culprits(what, recovered)
     if share < ENOUGH:
         return Verdict("diffuse", "", (), share, None)
     links = [number for number in chosen if number >= len(traces)]
@@ -81,15 +83,29 @@ def verdict(
     return Verdict(kind, members, ranks, share, causes.pop() if len(causes) == 1 else None)
 
 
-def _owners(what: WhatIf) -> list[int]:
-    """Whose excess alone makes a good part of the loss; the largest if nobody's does."""
+def _culprits(
+    what: WhatIf, recovered: Callable[[Sequence[Sequence[int]]], Sequence[float]]
+) -> tuple[list[int], float]:
+    """The fewest owners of excess that explain the loss together, and their M.
+
+    The largest alone come first, until half of the loss is recovered: of two that are equally
+    slow in one group neither recovers anything without the other. Then those that recover
+    a further part of it one by one.
+    """
     loss = what.slowdown - 1
-    chosen = [
-        number
-        for number, alone, share in zip(what.owners, what.alone, what.recovered, strict=True)
-        if alone - 1 >= PART * loss or share >= PART
-    ]
-    return chosen or list(what.owners[:1])
+    order = sorted(range(len(what.owners)), key=lambda k: -what.alone[k])
+    ranked = [what.owners[k] for k in order if what.alone[k] - 1 >= LEAST_PART * loss]
+    if not ranked:
+        return [], 0.0
+    shares = recovered([ranked[: size + 1] for size in range(len(ranked))])
+    size = next((k + 1 for k, share in enumerate(shares) if share >= ENOUGH), len(ranked))
+    chosen, share = ranked[:size], shares[size - 1]
+    rest = ranked[size:]
+    if rest:
+        further = recovered([[*chosen, number] for number in rest])
+        chosen += [n for n, more in zip(rest, further, strict=True) if more - share >= PART]
+        share = recovered([chosen])[0]
+    return chosen, share
 
 
 def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:

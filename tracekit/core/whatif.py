@@ -25,9 +25,6 @@ from tracekit.core.replay import Float, Graph, replay
 from tracekit.core.roles import RankSet, Roles
 from tracekit.core.stats import median_by
 
-# Share of the loss from which an owner of excess belongs to the culprits.
-PART = 0.25
-ENOUGH = 0.5  # M from which a set explains the loss
 _MOST_OWNERS = 48
 
 
@@ -142,6 +139,26 @@ def what_if(
         rebalanced_ns=float(total[-1]),
         worst_error=float(np.max(np.abs(times[program.end, 0] - at) / length)),
     )
+
+
+def recovered(
+    program: Program, plan: Graph, found: Excess, clock: Sequence[ClockFit],
+    what: WhatIf, choices: Sequence[Sequence[int]],
+) -> list[float]:  # fmt: skip
+    """M of each choice of owners, removed together."""
+    loss = what.observed_ns - what.healthy_ns
+    if loss <= 0 or not choices:
+        return [0.0] * len(choices)
+    work = program.busy_ns + program.gap_ns
+    scenarios = np.stack(
+        [
+            work - np.where(np.isin(found.owner, list(chosen)), found.removed_ns, 0.0)
+            for chosen in choices
+        ],
+        axis=1,
+    )
+    total = _totals(program, replay(plan, program.begin_ns, scenarios), clock)
+    return [float(share) for share in (what.observed_ns - total) / loss]
 
 
 def _largest_owners(removed: Float, owner: npt.NDArray[np.int32]) -> list[int]:
