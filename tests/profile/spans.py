@@ -34,7 +34,10 @@ def durations_ms(trace: RankTrace, phases: Iterable[Phase], step: int | None = N
 
 
 def bubble_ratio(run: Run) -> float:
-    """Idle share of the pipeline from the first to the last work of a step, median over steps."""
+    """Idle share of the pipeline from the first to the last work of its least disturbed step.
+
+    Whatever else runs on the machine can only add to it.
+    """
     ratios = []
     for step in range(1, len(run.traces[0].steps)):
         first, last, busy = [], [], []
@@ -47,4 +50,4 @@ def bubble_ratio(run: Run) -> float:
             last.append(spans.end_ns[chosen].max())
             busy.append((spans.end_ns - spans.start_ns)[chosen].sum())
         ratios.append(1 - np.mean(busy) / (max(last) - min(first)))
-    return float(np.median(ratios))
+    return float(min(ratios))

@@ -19,21 +19,22 @@ SLEEPING = {"compute": "sleep", "layer_ms": 10.0, "microbatches": 4, "steps": 3}
 
 def test_a_delayed_rank_makes_the_other_wait(tmp_path: Path) -> None:
     clean = record(tmp_path / "clean", "tp", steps=5)
-    late = record(tmp_path / "late", "tp", steps=5, faults=("delay:1:40",))
+    late = record(tmp_path / "late", "tp", steps=5, faults=("delay:1:100",))
     assert clean.manifest.truth == []
-    assert late.manifest.truth == [{"kind": "delay", "rank": 1, "ms": 40.0, "every": 1}]
+    assert late.manifest.truth == [{"kind": "delay", "rank": 1, "ms": 100.0, "every": 1}]
     # Rank 0 is in the all-reduce while rank 1 pauses; rank 1 then finds it waiting.
-    assert statistics.median(late.longest_ms(0, "gloo:all_reduce")) == pytest.approx(40, abs=10)
-    assert statistics.median(late.longest_ms(1, "gloo:all_reduce")) < 20
-    assert statistics.median(clean.longest_ms(0, "gloo:all_reduce")) < 20
+    assert statistics.median(late.longest_ms(0, "gloo:all_reduce")) == pytest.approx(100, abs=25)
+    assert statistics.median(late.longest_ms(1, "gloo:all_reduce")) < 50
+    assert statistics.median(clean.longest_ms(0, "gloo:all_reduce")) < 50
 
 
 @pytest.mark.parametrize(("workload", "wait"), [("dp", "gloo:all_reduce"), ("pp", "gloo:recv")])
 def test_the_delay_of_every_other_step(tmp_path: Path, workload: str, wait: str) -> None:
-    run = record(tmp_path / "run", workload, steps=4, faults=("delay:0:60:every=2",))
+    run = record(tmp_path / "run", workload, steps=4, faults=("delay:0:150:every=2",))
     waited = run.longest_ms(1, wait)  # of steps 1 to 4
-    assert min(waited[1], waited[3]) > 45
-    assert max(waited[0], waited[2]) < 40
+    # A busy machine may hold up one rank for a while; it takes more than that.
+    assert min(waited[1], waited[3]) > 110
+    assert max(waited[0], waited[2]) < 110
 
 
 def longest_ms(trace: RankTrace, phase: Phase) -> list[float]:
@@ -43,19 +44,19 @@ def longest_ms(trace: RankTrace, phase: Phase) -> list[float]:
 
 
 def test_a_collection_shows_as_one(tmp_path: Path) -> None:
-    record(tmp_path / "run", "tp", steps=4, faults=("gc:1:50:every=2",))
+    record(tmp_path / "run", "tp", steps=4, faults=("gc:1:100:every=2",))
     run = load(tmp_path / "run")
-    assert run.truth == ({"kind": "gc", "rank": 1, "ms": 50.0, "every": 2},)
+    assert run.truth == ({"kind": "gc", "rank": 1, "ms": 100.0, "every": 2},)
     collected = longest_ms(run.traces[1], Phase.GC)  # of steps 1 to 4
-    assert [round(ms) // 10 for ms in collected[1::2]] == [5, 5]
-    assert max(collected[::2]) < 40
-    assert max(longest_ms(run.traces[0], Phase.GC)) < 40
+    assert min(collected[1::2]) >= 100
+    assert max(collected[::2]) < 90
+    assert max(longest_ms(run.traces[0], Phase.GC)) < 90
 
 
 def test_a_collection_takes_what_was_asked() -> None:
     before = time.perf_counter()
     faults.collect_slowly(0.05)
-    assert 0.05 <= time.perf_counter() - before < 0.15
+    assert 0.05 <= time.perf_counter() - before < 0.5
 
 
 def test_a_slow_data_loader_shows_as_one(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_slow_data_loader_shows_as_one(tmp_path: Path) -> None:
     assert statistics.median(longest_ms(run.traces[0], Phase.DATA)) < 20
 
 
-@pytest.mark.parametrize("kind", ["slow-stage", "slow-rank"])
+@pytest.mark.parametrize("kind", ["slow-stage", pytest.param("slow-rank", marks=pytest.mark.slow)])
 def test_a_slow_stage_of_sleeping_layers(tmp_path: Path, kind: str) -> None:
     record(tmp_path / "run", "pp", faults=(f"{kind}:1:2",), **SLEEPING)
     run = load(tmp_path / "run")

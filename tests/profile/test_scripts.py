@@ -121,9 +121,8 @@ def test_too_few_steps_say_so(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "step_of", ["Model", pytest.param("torch.nn.functional:gelu", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step_of", ["Model", "torch.nn.functional:gelu"])
 def test_inference_by_a_named_step(tmp_path: Path, step_of: str) -> None:
     out = tmp_path / "run"
     timing = ("--warmup", "2", "--active", "3", "--step-of", step_of)

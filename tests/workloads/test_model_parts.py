@@ -125,7 +125,7 @@ def test_a_sleeping_layer_pauses_forward_and_backward() -> None:
     output = layer(x)
     middle = time.perf_counter()
     torch.autograd.backward(output.sum())
-    assert 0.05 <= middle - before < 0.2
-    assert 0.05 <= time.perf_counter() - middle < 0.2
+    assert 0.05 <= middle - before < 1
+    assert 0.05 <= time.perf_counter() - middle < 1
     assert layer.scale.grad is not None
     assert layer.scale.grad.item() == 6

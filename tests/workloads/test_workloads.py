@@ -152,8 +152,8 @@ def test_split_models_learn_what_the_whole_one_learns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "schedule",
-    ["interleaved_1f1b", "zbv", *(pytest.param(s, marks=pytest.mark.slow)
-                                  for s in ("zero_bubble", "dualpipev"))],
+    ["interleaved_1f1b", *(pytest.param(s, marks=pytest.mark.slow)
+                                  for s in ("zero_bubble", "zbv", "dualpipev"))],
 )  # fmt: skip
 def test_every_schedule_learns_alike(tmp_path: Path, schedule: str) -> None:
     same = {"layers": 4, "microbatches": 4}
@@ -163,6 +163,27 @@ def test_every_schedule_learns_alike(tmp_path: Path, schedule: str) -> None:
     assert run.manifest.conditions["parallel"]["chunks"] == 2
     for trace in load(tmp_path / "run").traces:
         check_markers(trace, 4, schedule in ("zero_bubble", "zbv", "dualpipev"))
+
+
+@pytest.mark.slow
+def test_every_schedule_over_four_ranks_learns_alike(tmp_path: Path) -> None:
+    same = {"degrees": {"pp": 4}, "layers": 8, "microbatches": 8}
+    expected = record(tmp_path / "1f1b", "pp", **same).manifest.losses
+    for schedule in ("gpipe", *MULTI_STAGE):
+        run = record(tmp_path / schedule, "pp", schedule=schedule, **same)
+        assert run.manifest.losses == pytest.approx(expected, rel=1e-4)
+        load(tmp_path / schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["train", *INFERENCE])
+@pytest.mark.parametrize("workload", TWO_RANKS)
+def test_one_axis_of_four_ranks(tmp_path: Path, workload: str, mode: str) -> None:
+    if mode == "train":
+        check(record(tmp_path / "run", workload, degrees={workload: 4}), {workload: 4})
+        load(tmp_path / "run")
+    else:
+        check_inference(tmp_path / "run", workload, degrees={workload: 4}, mode=mode)
 
 
 def check_markers(trace: RankTrace, microbatches: int, splits: bool) -> None:
