@@ -35,10 +35,10 @@ from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.activity import kernel_union
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
-from tracekit.core.grouped import Codes
+from tracekit.core.grouped import Codes, mixed, turns
 from tracekit.core.intervals import Intervals, covered_within, intersect, union
 from tracekit.core.run import Run, why_no_device_work
-from tracekit.core.slowdown import LEAST, Pieces, Slowdown, mixed, slowdown
+from tracekit.core.slowdown import LEAST, Pieces, Slowdown, slowdown
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
 from tracekit.core.trace import Int64, KernelKind, Phase, RankTrace
@@ -263,7 +263,7 @@ def _of_rank(place: int, item: _Rank, names: Codes) -> _Kernels:
     span, stage, phase = _spans_at(trace, launch)
     name, shape = code[kernels.name_id[rows]], code[origin.shape_id[rows]]
     kind = mixed(code[origin.op_id[rows]], stage, phase, *_neighbours(name))
-    inner = _turns(mixed(name, shape, kind, span))
+    inner = turns(mixed(name, shape, kind, span))
     return _Kernels(
         trace=np.full(len(rows), place, dtype=np.int64),
         step=step,
@@ -273,7 +273,7 @@ def _of_rank(place: int, item: _Rank, names: Codes) -> _Kernels:
         name=name,
         shape=shape,
         kind=kind,
-        turn=_turns(mixed(name, shape, kind, step)),
+        turn=turns(mixed(name, shape, kind, step)),
         inner=np.where(span >= 0, inner, -1),
         position=np.clip((start - trace.steps.start_ns[step]) / length, 0, 1),
         region=_regions(trace, phase, origin.scope_id[rows]),
@@ -308,17 +308,6 @@ def _regions(
     named = np.array([*trace.names, _OUTSIDE], dtype=object)[scope]
     out: npt.NDArray[np.object_] = np.where(phase >= 0, words[phase], named)
     return out
-
-
-def _turns(key: Int64) -> Int64:
-    """Place of each row among those of equal key, in order."""
-    order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(order)]
-    number = np.arange(len(order))
-    turn = np.empty(len(order), dtype=np.int64)
-    turn[order] = number - np.maximum.accumulate(np.where(first, number, 0))
-    return turn
 
 
 # -- classes -------------------------------------------------------------------------------------
@@ -463,7 +452,7 @@ def _transfer(key: _TransferKey, rows: Sequence[tuple[int, float, int, int, floa
     block = (trace.astype(np.int64) << 40) + (step << 8) + (position * _BLOCKS).astype(np.int64)
     pieces = Pieces(
         ns.astype(np.int64), share.astype(np.float64), zero,
-        _turns(mixed(trace.astype(np.int64), step.astype(np.int64))), zero - 1,
+        turns(mixed(trace.astype(np.int64), step.astype(np.int64))), zero - 1,
         position.astype(np.float64), block,
     )  # fmt: skip
     return _Transfer(

@@ -31,7 +31,7 @@ import pandas as pd
 from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.activity import activity
 from tracekit.core.errors import MissingDataError
-from tracekit.core.exchange import Dispatch, Matrix, dispatches, matrix
+from tracekit.core.exchange import Dispatches, Matrices, Part, dispatches, matrices
 from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.membership import resolve
 from tracekit.core.robust import Slope, theil_sen
@@ -133,7 +133,8 @@ class _Gathered:
     source: str
     loads: dict[Key, _Load] = field(default_factory=dict)
     traffic: dict[tuple[int, int], float] = field(default_factory=dict)
-    points: dict[bool, list[tuple[float, float]]] = field(default_factory=dict)  # by backward
+    # By backward: (2, k) rows and time of the experts.
+    points: dict[bool, list[npt.NDArray[np.int64]]] = field(default_factory=dict)
     inconsistent: int = 0
 
 
@@ -208,35 +209,55 @@ def _from_splits(run: Run) -> _Gathered | None:
     membership = resolve(run.traces)
     microbatches = _microbatches(run)
     found = _Gathered("splits", points={False: [], True: []})
-    parts: dict[tuple[tuple[int, ...], int, int, int], list[tuple[int, Dispatch]]]
-    parts = defaultdict(list)
+    parts: dict[tuple[int, ...], list[Part]] = defaultdict(list)
     counts: dict[int, bool] = {}
-    work: dict[tuple[int, int, int], float] = defaultdict(float)  # rank, layer, step
+    work: dict[tuple[int, int, int], float] = {}  # rank, layer, step number
     for place, trace in enumerate(run.traces):
         if len(trace.splits) == 0:
             continue
         compute = activity(trace, np.ones(len(trace.kernels), dtype=np.bool_)).compute
-        numbers = _counted_numbers(trace)
-        for number, use in numbers.items():
+        for number, use in _counted_numbers(trace).items():
             counts[number] = counts.get(number, True) and use
         for item in dispatches(trace, membership.of[place].tolist(), compute, microbatches):
-            number = int(trace.steps.number[item.step])
-            ranks = _members(run, membership.groups[item.group].ranks if item.group >= 0 else (),
-                             trace.rank, len(item.sent))  # fmt: skip
-            if ranks is None:
-                continue
-            work[trace.rank, item.layer, number] += item.work_ns
-            if numbers[number]:
-                found.points[item.backward].append((float(item.received.sum()), item.work_ns))
-            if not item.backward:
-                key = (ranks, item.layer, number, item.turn)
-                parts[key].append((ranks.index(trace.rank), item))
-    for (ranks, layer, number, _), told in sorted(parts.items()):
-        _add(found, ranks, layer, number, counts[number], matrix(len(ranks), told))
+            known = membership.groups[item.group].ranks if item.group >= 0 else ()
+            ranks = _members(run, known, trace.rank, item.sent.shape[1])
+            if ranks is not None:
+                _tell(found, trace, item, work)
+                parts[ranks].append(_part(trace, item, ranks.index(trace.rank)))
+    for ranks, told in sorted(parts.items()):
+        for rows in matrices(len(ranks), told):
+            _add(found, ranks, rows, counts)
     for (ranks, layer, number), load in found.loads.items():
         for place, rank in enumerate(ranks):
             load.work[place] = work.get((rank, layer, number), np.nan)
     return found if found.loads else None
+
+
+def _tell(
+    found: _Gathered,
+    trace: RankTrace,
+    item: Dispatches,
+    work: dict[tuple[int, int, int], float],
+) -> None:
+    """What one rank's dispatches say of the time that rows cost."""
+    number = trace.steps.number[item.step]
+    use = trace.statistic_steps()[item.step]
+    load = item.received.sum(axis=1)
+    for backward in (False, True):
+        mine = use & (item.backward == backward)
+        found.points[backward].append(np.stack((load[mine], item.work_ns[mine])))
+    keys, place = np.unique(np.stack((item.layer, number)), axis=1, return_inverse=True)
+    sums = np.bincount(place.reshape(-1), item.work_ns)
+    for (layer, step), total in zip(keys.T.tolist(), sums.tolist(), strict=True):
+        work[trace.rank, layer, step] = work.get((trace.rank, layer, step), 0.0) + total
+
+
+def _part(trace: RankTrace, item: Dispatches, place: int) -> Part:
+    rows = np.flatnonzero(~item.backward)
+    return Part(
+        place, trace.steps.number[item.step[rows]], item.turn[rows], item.layer[rows],
+        item.sent[rows], item.received[rows],
+    )  # fmt: skip
 
 
 def _members(run: Run, ranks: tuple[int, ...], rank: int, size: int) -> tuple[int, ...] | None:
@@ -255,25 +276,38 @@ def _microbatches(run: Run) -> int | None:
 
 
 def _add(
-    found: _Gathered, ranks: tuple[int, ...], layer: int, number: int, counted: bool, rows: Matrix
+    found: _Gathered, ranks: tuple[int, ...], told: Matrices, counts: Mapping[int, bool]
 ) -> None:
-    """One dispatch into the sums of its layer and step."""
-    if not rows.consistent:
-        # Not the same dispatch on all ranks: what it says of anyone would be wrong.
-        found.inconsistent += 1
-        return
+    """Dispatches into the sums of their layers and steps.
+
+    Those that ranks tell differently are not the same on all of them: what they say of
+    anyone would be wrong.
+    """
+    found.inconsistent += int((~told.consistent).sum())
+    rows = np.flatnonzero(told.consistent)
+    column = told.rows[rows].sum(axis=1)  # NaN where a part is not known
+    known = ~np.isnan(column)
+    most = np.where(known, column, -np.inf).max(axis=1, initial=0)
+    mean = np.where(known, column, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    excess = np.where(known.any(axis=1), most - mean, 0.0)
+    keys = np.stack((told.layer[rows], told.number[rows]))
+    unique, place = np.unique(keys, axis=1, return_inverse=True)
+    place = place.reshape(-1)
     size = len(ranks)
-    load = found.loads.setdefault(
-        (ranks, layer, number),
-        _Load(ranks, np.zeros(size), np.full(size, np.nan), rows.inferred, 0.0, counted),
-    )
-    column = rows.rows.sum(axis=0)  # NaN where a part is not known
-    load.load = load.load + column
-    load.excess += float(np.nanmax(column) - np.nanmean(column)) if (column >= 0).any() else 0.0
-    if counted:
-        for i, src in enumerate(ranks):
-            for j, dst in enumerate(ranks):
-                found.traffic[src, dst] = found.traffic.get((src, dst), 0.0) + rows.rows[i, j]
+    for number, (layer, step) in enumerate(unique.T.tolist()):
+        mine = np.flatnonzero(place == number)
+        load = found.loads.setdefault(
+            (ranks, layer, step),
+            _Load(ranks, np.zeros(size), np.full(size, np.nan), told.missing[rows[mine[0]]], 0.0,
+                  counts[step]),
+        )  # fmt: skip
+        load.load = load.load + column[mine].sum(axis=0)
+        load.excess += float(excess[mine].sum())
+    use = np.array([counts[step] for step in told.number[rows].tolist()], dtype=np.bool_)
+    total = told.rows[rows[use]].sum(axis=0)
+    for i, src in enumerate(ranks):
+        for j, dst in enumerate(ranks):
+            found.traffic[src, dst] = found.traffic.get((src, dst), 0.0) + float(total[i, j])
 
 
 def _cost(found: _Gathered) -> float | None:
@@ -285,7 +319,7 @@ def _cost(found: _Gathered) -> float | None:
     slopes = [
         slope
         for points in found.points.values()
-        if points and (slope := _sure(theil_sen(*zip(*points, strict=True)))) is not None
+        if points and (slope := _sure(theil_sen(*np.concatenate(points, axis=1)))) is not None
     ]
     total = sum(slope.value for slope in slopes)
     for load in found.loads.values():

@@ -9,63 +9,66 @@ forward one's splits is its backward.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.core.grouped import mixed, turns
 from tracekit.core.intervals import Intervals, covered_within
 from tracekit.core.trace import Int64, Phase, RankTrace
 
+Bool = npt.NDArray[np.bool_]
 Float = npt.NDArray[np.float64]
 
 _COUNTS_ARE_SMALLER = 16  # times, in bytes, than the dispatch they announce
+_MOST_CELLS = 1 << 22  # of matrices that are held at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dispatch:
-    """One rank's part in handing tokens to experts and getting them back.
+class Dispatches:
+    """One rank's part in handing tokens to the experts of one group, in order of time.
 
     Attributes:
-        group: index into Membership.groups.
-        step: index into the rank's Steps.
-        turn: place among the forward, or the backward, dispatches of this group and step.
-        layer: of the model where stages are known, else of the rank; -1 of a backward one
-            whose forward is not known.
-        backward: whether gradients are handed on.
-        sent, received: (members,) rows to and from each member.
-        work_ns: compute between the end of the dispatch and the begin of its combine.
+        group: index into Membership.groups, -1 when not known.
+        step: (k,) index into the rank's Steps.
+        turn: (k,) place among the forward, or the backward, dispatches of the step.
+        layer: (k,) of the model where stages are known, else of the rank; -1 of a backward
+            one whose forward is not known.
+        backward: (k,) whether gradients are handed on.
+        sent, received: (k, members) rows to and from each member.
+        work_ns: (k,) compute between the end of the dispatch and the begin of its combine.
     """
 
     group: int
-    step: int
-    turn: int
-    layer: int
-    backward: bool
+    step: Int64
+    turn: Int64
+    layer: Int64
+    backward: Bool
     sent: Int64
     received: Int64
-    work_ns: int
+    work_ns: Int64
 
 
-class _Exchange(NamedTuple):
-    """One all_to_all of one rank."""
+class _Exchanges(NamedTuple):
+    """The all_to_alls of one rank and group inside steps, in order of start."""
 
-    group: int
-    step: int
-    start_ns: int
-    end_ns: int
-    launch_ns: int
-    bytes: int
-    sent: Int64 | None
-    received: Int64 | None
+    step: Int64
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    bytes: Int64
+    known: Bool  # splits are recorded
+    sent: Int64  # (n, members), -1 where not known
+    received: Int64
 
 
 def dispatches(
     trace: RankTrace, groups: Sequence[int], compute: Intervals, microbatches: int | None = None
-) -> list[Dispatch]:
-    """The dispatches of one rank, in order of time.
+) -> list[Dispatches]:
+    """The dispatches of one rank, group by group.
 
     Args:
         trace: one rank.
@@ -73,217 +76,241 @@ def dispatches(
         compute: the rank's compute.
         microbatches: per step, if known: a layer then occurs once in each.
     """
-    out: list[Dispatch] = []
-    by_group: dict[tuple[int, int], list[_Exchange]] = defaultdict(list)
-    for item in _exchanges(trace, groups):
-        by_group[item.group, item.step].append(item)
-    for items in by_group.values():
-        out += _dispatches(trace, items, compute, microbatches)
-    return sorted(out, key=lambda item: (item.step, item.group, item.backward, item.turn))
+    found = []
+    for group, items in _exchanges(trace, groups):
+        first, announced = _pairs(items)
+        if len(first):
+            found.append(_dispatches(trace, group, items, first, announced, compute, microbatches))
+    return found
 
 
-def _exchanges(trace: RankTrace, groups: Sequence[int]) -> Iterable[_Exchange]:
-    """All all_to_alls inside steps, in order of start."""
-    calls, kernels = trace.calls, trace.kernels
+def _exchanges(trace: RankTrace, groups: Sequence[int]) -> Iterator[tuple[int, _Exchanges]]:
+    """By group, those with the usual number of members."""
+    calls, kernels, splits = trace.calls, trace.kernels, trace.splits
     wanted = np.array([name == "all_to_all" for name in (*trace.names, "")], dtype=np.bool_)
-    rows = np.flatnonzero(wanted[calls.op_id])
+    rows = np.flatnonzero(wanted[calls.op_id] & (kernels.step[calls.kernel] >= 0))
     rows = rows[np.argsort(kernels.start_ns[calls.kernel[rows]], kind="stable")]
-    first = np.searchsorted(trace.splits.call, np.arange(len(calls) + 1))
-    for row in rows.tolist():
-        kernel = int(calls.kernel[row])
-        step = int(kernels.step[kernel])
-        if step < 0:
+    first = np.searchsorted(splits.call, np.arange(len(calls) + 1))
+    size = np.diff(first)[rows]
+    group = np.array([*groups, -1], dtype=np.int64)[calls.group[rows]]
+    for number in np.unique(group).tolist():
+        members = size[(group == number) & (size > 0)]
+        if len(members) == 0:
             continue
-        at = slice(int(first[row]), int(first[row + 1]))
-        known = at.stop > at.start
-        group = int(calls.group[row])
-        yield _Exchange(
-            groups[group] if group >= 0 else -1,
-            step,
-            int(kernels.start_ns[kernel]),
-            int(kernels.end_ns[kernel]),
-            int(kernels.launch_ns[kernel]),
-            int(calls.in_bytes[row]),
-            trace.splits.sent[at] if known else None,
-            trace.splits.received[at] if known else None,
+        usual = int(np.bincount(members).argmax())
+        mine = np.flatnonzero((group == number) & ((size == usual) | (size == 0)))
+        chosen, known = rows[mine], size[mine] > 0
+        place = np.where(known, first[chosen], 0)[:, None] + np.arange(usual)
+        kernel = calls.kernel[chosen]
+        yield (
+            number,
+            _Exchanges(
+                step=kernels.step[kernel].astype(np.int64),
+                start_ns=kernels.start_ns[kernel],
+                end_ns=kernels.end_ns[kernel],
+                launch_ns=kernels.launch_ns[kernel],
+                bytes=calls.in_bytes[chosen],
+                known=known,
+                sent=np.where(known[:, None], splits.sent[place], -1),
+                received=np.where(known[:, None], splits.received[place], -1),
+            ),
         )
 
 
-class _Pair(NamedTuple):
-    dispatch: _Exchange
-    combine: _Exchange
-    announced: bool
-
-
-def _pairs(items: Sequence[_Exchange]) -> list[_Pair]:
-    """Each dispatch with its combine: the next exchange, with rows the other way."""
-    out: list[_Pair] = []
-    place = 0
-    announced = False
-    while place < len(items):
-        here = items[place]
-        after = items[place + 1] if place + 1 < len(items) else None
-        if _is_count(here, after):
-            announced = True
-        elif after is not None and _reverses(here, after):
-            out.append(_Pair(here, after, announced))
-            announced = False
+def _pairs(items: _Exchanges) -> tuple[Int64, Bool]:
+    """Places of dispatches, each followed by its combine, and whether a count went ahead."""
+    same_step = items.step[1:] == items.step[:-1]
+    known = items.known[1:] & items.known[:-1]
+    reverses = (
+        same_step
+        & known
+        & (items.sent[:-1] == items.received[1:]).all(axis=1)
+        & (items.received[:-1] == items.sent[1:]).all(axis=1)
+    )
+    smaller = (items.bytes[:-1] >= 0) & (items.bytes[:-1] * _COUNTS_ARE_SMALLER <= items.bytes[1:])
+    even = (items.sent == items.sent[:, :1]).all(axis=1)[:-1]
+    counts = same_step & smaller & even
+    first: list[int] = []
+    announced: list[bool] = []
+    place, told, step = 0, False, items.step.tolist()
+    is_count, is_pair = counts.tolist(), reverses.tolist()
+    while place < len(is_pair):
+        if place and step[place] != step[place - 1]:
+            told = False
+        if is_count[place]:
+            told = True
+        elif is_pair[place]:
+            first.append(place)
+            announced.append(told)
+            told = False
             place += 1
         place += 1
-    return out
-
-
-def _is_count(here: _Exchange, after: _Exchange | None) -> bool:
-    if after is None or here.bytes < 0 or here.bytes * _COUNTS_ARE_SMALLER > after.bytes:
-        return False
-    return here.sent is None or bool((here.sent == here.sent[0]).all())
-
-
-def _reverses(here: _Exchange, after: _Exchange) -> bool:
-    return (
-        here.sent is not None
-        and after.sent is not None
-        and here.received is not None
-        and after.received is not None
-        and np.array_equal(here.sent, after.received)
-        and np.array_equal(here.received, after.sent)
-    )
+    return np.array(first, dtype=np.int64), np.array(announced, dtype=np.bool_)
 
 
 def _dispatches(
     trace: RankTrace,
-    items: Sequence[_Exchange],
+    group: int,
+    items: _Exchanges,
+    first: Int64,
+    announced: Bool,
     compute: Intervals,
     microbatches: int | None,
-) -> Iterable[Dispatch]:
-    pairs = _pairs(items)
-    partner = _partners(pairs)
-    forwards = [place for place, other in enumerate(partner) if other is None]
-    layers = _layers(trace, [pairs[place] for place in forwards], microbatches)
-    layer_of = dict(zip(forwards, layers, strict=True))
-    turns = {False: 0, True: 0}
-    for place, (pair, other) in enumerate(zip(pairs, partner, strict=True)):
-        backward = other is not None
-        begin = np.array([pair.dispatch.end_ns], dtype=np.int64)
-        end = np.array([max(pair.combine.start_ns, pair.dispatch.end_ns)], dtype=np.int64)
-        assert pair.dispatch.sent is not None
-        assert pair.dispatch.received is not None
-        yield Dispatch(
-            group=pair.dispatch.group,
-            step=pair.dispatch.step,
-            turn=turns[backward],
-            layer=layer_of.get(place if other is None else other, -1),
-            backward=backward,
-            sent=pair.dispatch.sent,
-            received=pair.dispatch.received,
-            work_ns=int(covered_within(compute, begin, end)[0]),
-        )
-        turns[backward] += 1
+) -> Dispatches:
+    sent, received, step = items.sent[first], items.received[first], items.step[first]
+    partner = _partners(step, mixed(*sent.T, *received.T), announced)
+    backward = partner != _FORWARD
+    layer = np.full(len(first), -1, dtype=np.int64)
+    begun = np.where(items.launch_ns[first] >= 0, items.launch_ns[first], items.start_ns[first])
+    layer[~backward] = _layers(trace, begun[~backward], step[~backward], microbatches)
+    known = partner >= 0
+    layer[known] = layer[partner[known]]
+    begin = items.end_ns[first]
+    end = np.maximum(items.start_ns[first + 1], begin)
+    return Dispatches(
+        group=group,
+        step=step,
+        turn=turns(step * 2 + backward),
+        layer=layer,
+        backward=backward,
+        sent=sent,
+        received=received,
+        work_ns=covered_within(compute, begin, end),
+    )
 
 
-def _partners(pairs: Sequence[_Pair]) -> list[int | None]:
-    """For each pair the forward one it is the backward of; None for forward ones, -1 unknown."""
-    marked = any(pair.announced for pair in pairs)
-    opened: list[int] = []
-    out: list[int | None] = []
-    told = [_told(pair.dispatch) for pair in pairs]
-    for place, pair in enumerate(pairs):
-        newest_first = range(len(opened) - 1, -1, -1)
-        found = next((i for i in newest_first if told[opened[i]] == told[place]), None)
-        if pair.announced or (not marked and found is None):
-            out.append(None)
-            opened.append(place)
-        elif found is None:
-            out.append(-1)
-        else:
-            out.append(opened.pop(found))
+_FORWARD, _UNKNOWN = -2, -1
+
+
+def _partners(step: Int64, told: Int64, announced: Bool) -> Int64:
+    """For each dispatch the forward one it is the backward of, _FORWARD or _UNKNOWN."""
+    marked = bool(announced.any())
+    out = np.full(len(step), _UNKNOWN, dtype=np.int64)
+    opened: dict[tuple[int, int], list[int]] = defaultdict(list)
+    rows = zip(step.tolist(), told.tolist(), announced.tolist(), strict=True)
+    for place, (number, what, is_forward) in enumerate(rows):
+        waiting = opened[number, what]
+        if is_forward or (not marked and not waiting):
+            out[place] = _FORWARD
+            waiting.append(place)
+        elif waiting:
+            out[place] = waiting.pop()
     return out
 
 
-def _told(item: _Exchange) -> tuple[bytes, bytes]:
-    """What an exchange moves, in a form that can be compared."""
-    assert item.sent is not None
-    assert item.received is not None
-    return item.sent.tobytes(), item.received.tobytes()
-
-
-def _layers(trace: RankTrace, pairs: Sequence[_Pair], microbatches: int | None) -> list[int]:
-    """Layer of each forward dispatch of one group and step, in order."""
-    places = _in_stages(trace, pairs)
+def _layers(trace: RankTrace, at: Int64, step: Int64, microbatches: int | None) -> Int64:
+    """Layer of each forward dispatch: by the stage around it, else by its turn in the step."""
+    places = _in_stages(trace, at)
     if places is not None:
         return places
-    count = len(pairs)
-    per_microbatch = (
-        count // microbatches if microbatches and count % microbatches == 0 else count
-    ) or 1
-    return [place % per_microbatch for place in range(count)]
+    turn = turns(step)
+    count = np.bincount(step)[step] if len(step) else step
+    if not microbatches:
+        return turn
+    each = np.where(count % microbatches == 0, np.maximum(count // microbatches, 1), count)
+    out: Int64 = turn % np.maximum(each, 1)
+    return out
 
 
-def _in_stages(trace: RankTrace, pairs: Sequence[_Pair]) -> list[int] | None:
+def _in_stages(trace: RankTrace, at: Int64) -> Int64 | None:
     """Layers by the forward spans around them; None where some lie in none."""
     spans = trace.spans
     rows = np.flatnonzero((spans.phase == Phase.FORWARD) & (spans.stage >= 0))
-    if len(rows) == 0 or not pairs:
+    if len(rows) == 0 or len(at) == 0:
         return None
-    at = np.array(
-        [p.dispatch.launch_ns if p.dispatch.launch_ns >= 0 else p.dispatch.start_ns for p in pairs]
-    )
     span = np.searchsorted(spans.start_ns[rows], at, side="right") - 1
     if (span < 0).any() or (spans.end_ns[rows][span] < at).any():
         return None
-    stage = spans.stage[rows][span]
     counts = np.unique(span, return_counts=True)[1]
     if len(set(counts.tolist())) != 1:
         return None
-    per_stage = int(counts[0])
-    seen: dict[int, int] = defaultdict(int)
-    out = []
-    for number, its_stage in zip(span.tolist(), stage.tolist(), strict=True):
-        out.append(int(its_stage) * per_stage + seen[number])
-        seen[number] += 1
+    stage = spans.stage[rows][span].astype(np.int64)
+    out: Int64 = stage * int(counts[0]) + turns(span.astype(np.int64))
     return out
 
 
 # -- across ranks ---------------------------------------------------------------------------
 
 
-class Matrix(NamedTuple):
-    """Rows from member to member in one exchange.
+class Part(NamedTuple):
+    """What one member tells of forward dispatches, one row each."""
+
+    place: int  # in the group
+    number: Int64  # step number
+    turn: Int64
+    layer: Int64
+    sent: Int64  # (k, members)
+    received: Int64
+
+
+class Matrices(NamedTuple):
+    """Rows from member to member in some dispatches.
 
     Attributes:
-        rows: (members, members) float64; NaN where neither end is known.
-        inferred: (members,) whether a member's trace is missing, so that its column is
-            put together from the others'.
-        consistent: whether every row that two ranks tell of is the same in both.
+        rows: (i, members, members) float64; NaN where neither end is known.
+        number, layer: (i,) step number and layer.
+        missing: (i, members) whether a member does not tell, so that its column is put
+            together from the others'.
+        consistent: (i,) whether all rows that two ranks tell of are the same in both.
     """
 
     rows: Float
-    inferred: npt.NDArray[np.bool_]
-    consistent: bool
+    number: Int64
+    layer: Int64
+    missing: Bool
+    consistent: Bool
 
 
-def matrix(members: int, parts: Sequence[tuple[int, Dispatch]]) -> Matrix:
-    """The matrix of one exchange from what its present members tell.
+def matrices(members: int, parts: Sequence[Part]) -> Iterator[Matrices]:
+    """The matrices of all forward dispatches of a group, some at a time.
 
-    What a missing rank sends itself follows if all others send equally much in total.
-
-    Args:
-        members: of the group.
-        parts: place in the group and part of each rank that is here.
+    What a single missing rank sends itself follows if all others send equally much.
     """
-    rows = np.full((members, members), np.nan)
-    consistent = True
-    for place, part in parts:
-        for line, told in ((rows[place], part.sent), (rows[:, place], part.received)):
-            known = ~np.isnan(line) & (told >= 0)
-            consistent = consistent and bool((line[known] == told[known]).all())
-            line[told >= 0] = told[told >= 0]
-    here = {place for place, _ in parts}
-    missing = np.array([place not in here for place in range(members)], dtype=np.bool_)
-    totals = {int(part.sent.sum()) for _, part in parts}
-    if missing.sum() == 1 and len(totals) == 1 and len(parts) > 1:
-        lost = int(np.flatnonzero(missing)[0])
-        left = totals.pop() - np.nansum(rows[lost])
-        if left >= 0:
-            rows[lost, lost] = left
-    return Matrix(rows, missing, consistent)
+    most = max(int(part.turn.max(initial=0)) for part in parts) + 1
+    low = min(int(part.number.min(initial=0)) for part in parts)
+    keys = [(part.number - low) * most + part.turn for part in parts]
+    every = np.unique(np.concatenate(keys))
+    chunk = max(1, _MOST_CELLS // members**2)
+    for begin in range(0, len(every), chunk):
+        yield _some(members, parts, keys, every[begin : begin + chunk], low, most)
+
+
+def _some(
+    members: int,
+    parts: Sequence[Part],
+    keys: Sequence[Int64],
+    chosen: Int64,
+    low: int,
+    most: int,
+) -> Matrices:
+    count = len(chosen)
+    by_sender = np.full((count, members, members), np.nan)
+    by_receiver = np.full((count, members, members), np.nan)
+    missing = np.ones((count, members), dtype=np.bool_)
+    layer = np.full(count, -1, dtype=np.int64)
+    total = np.full((count, members), np.nan)
+    for part, key in zip(parts, keys, strict=True):
+        at = np.minimum(np.searchsorted(chosen, key), count - 1)
+        here = chosen[at] == key
+        at = at[here]
+        by_sender[at, part.place] = part.sent[here]
+        by_receiver[at, :, part.place] = part.received[here]
+        missing[at, part.place] = False
+        layer[at] = part.layer[here]
+        total[at, part.place] = part.sent[here].sum(axis=1)
+    unequal = (by_sender != by_receiver) & ~np.isnan(by_sender) & ~np.isnan(by_receiver)
+    rows = np.where(np.isnan(by_sender), by_receiver, by_sender)
+    _fill_diagonal(rows, missing, total)
+    return Matrices(rows, chosen // most + low, layer, missing, ~unequal.any(axis=(1, 2)))
+
+
+def _fill_diagonal(rows: Float, missing: Bool, total: Float) -> None:
+    """What a missing rank keeps, where one is missing and all others send equally much."""
+    alone = np.flatnonzero((missing.sum(axis=1) == 1) & (missing.shape[1] > 2))
+    if len(alone) == 0:
+        return
+    low, high = np.nanmin(total[alone], axis=1), np.nanmax(total[alone], axis=1)
+    lost = missing[alone].argmax(axis=1)
+    kept = low - np.nansum(rows[alone, lost], axis=1)
+    sure = (low == high) & (kept >= 0)
+    rows[alone[sure], lost[sure], lost[sure]] = kept[sure]

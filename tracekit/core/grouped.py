@@ -78,3 +78,23 @@ class Codes:
     def texts(self) -> tuple[str, ...]:
         """The texts by code."""
         return tuple(self._codes)
+
+
+def turns(key: Int64) -> Int64:
+    """(n,) place of each row among those of equal key, in order."""
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(order)]
+    number = np.arange(len(order))
+    turn = np.empty(len(order), dtype=np.int64)
+    turn[order] = number - np.maximum.accumulate(np.where(first, number, 0))
+    return turn
+
+
+def mixed(*columns: Int64) -> Int64:
+    """(n,) one 64-bit number for each row of the columns, equal for equal rows."""
+    out = np.zeros(len(columns[0]), dtype=np.uint64)
+    for values in columns:
+        out = (out ^ values.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        out ^= out >> np.uint64(29)
+    return out.astype(np.int64)

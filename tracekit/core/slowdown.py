@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.core.grouped import mixed
 from tracekit.core.trace import Int64
 
 Float = npt.NDArray[np.float64]
@@ -32,6 +33,7 @@ _ROUNDS = 30
 _RESAMPLED = 500
 _Z99 = 2.575829
 _LEAST_BLOCKS = 4
+_MOST_BLOCKS = 400
 
 
 class Slowdown(NamedTuple):
@@ -114,15 +116,6 @@ def _levels(pieces: Pieces) -> Iterator[_Level]:
     for bins in _BINS:
         part = np.minimum(pieces.position * bins, bins - 1).astype(np.int64)
         yield _Level("a whole step" if bins == 1 else f"1/{bins} of a step", part, True, LEAST)
-
-
-def mixed(*columns: Int64) -> Int64:
-    """One 64-bit number for each row of the columns, equal for equal rows."""
-    out = np.zeros(len(columns[0]), dtype=np.uint64)
-    for values in columns:
-        out = (out ^ values.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        out ^= out >> np.uint64(29)
-    return out.astype(np.int64)
 
 
 def _with_baseline(stratum: Int64, alone: Bool, least: int) -> Bool:
@@ -218,6 +211,8 @@ class _Fit:
         scale = max(1.4826 * float(np.median(np.abs(rest))), 1e-9)
         block = np.unique(self.block, return_inverse=True)[1].reshape(-1)
         count = int(block.max()) + 1
+        if count > _MOST_BLOCKS:  # neighbours together
+            block, count = block * _MOST_BLOCKS // count, _MOST_BLOCKS
         if count < _LEAST_BLOCKS:
             return None
         score = np.bincount(block, self.weight * z * rest, count)
