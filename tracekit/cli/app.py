@@ -32,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (demo, profile, analyze, report, compare, scaling, check, simulate, bench):
-    app.command(no_args_is_help=command not in (demo, bench))(command)
+    app.command(no_args_is_help=command not in (demo, bench, profile))(command)
 
 
 def _version(show: bool) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from tracekit.cli import _shared
 from tracekit.core.errors import UsageError
+from tracekit.core.fault import FORMS
 from tracekit.profile import checks, launch, place, script
 from tracekit.profile import server as engine
 from tracekit.profile.plan import Options
@@ -23,11 +24,6 @@ from tracekit.profile.presets import PRESETS
 
 DEFAULTS = Options(workload="tp")
 TINY = PRESETS[DEFAULTS.preset]
-FORMS = (
-    "slow-rank:RANK:FACTOR, delay:RANK:MS[:every=N], gc:RANK:MS:every=N, slow-stage:STAGE:FACTOR, "
-    "slow-link:RANK-RANK:MS, hot-expert:E:SHARE, dataloader:RANK:MS"
-)
-MODEL, JOB, SCRIPT, SERVER = "Model", "Parallelism", "A script of yours", "A serving engine"
 
 
 def profile(
@@ -125,7 +121,9 @@ def profile(
     warmup: Annotated[int, typer.Option(help="Steps to run before.")] = DEFAULTS.warmup,
     fault: Annotated[
         list[str] | None,
-        typer.Option(help=f"Plant a fault, to be found again; may be repeated: {FORMS}."),
+        typer.Option(
+            help=f"Plant a fault, to be found again; may be repeated: {', '.join(FORMS.values())}."
+        ),
     ] = None,
     measure_overhead: Annotated[
         bool,
@@ -281,7 +279,8 @@ def _engine(request: engine.Request, out: Path, force: bool) -> None:
 def _workload(target: Sequence[str]) -> str:
     if len(target) != 1:
         raise UsageError(
-            f"{len(target)} workloads given; name one of {', '.join(checks.WORKLOADS)}"
+            f"{len(target) or 'no'} workloads given; name one of {', '.join(checks.WORKLOADS)}, "
+            "or give a script after --; see tracekit profile --help"
         )
     return target[0]
 
