@@ -22,8 +22,7 @@ loss, so the benefit is an upper bound then; its share is stated (``unmeasured_r
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -139,7 +138,7 @@ def analyze(run: Run) -> ContentionResult:
     lost = np.zeros(len(kernels.ns))
     for item in classes:
         lost[item.rows] = item.lost
-    transfers = _transfers(run, ranks)
+    transfers = _transfers(ranks)
     per_step = _per_step(run, ranks, kernels, lost, transfers)
     counted = per_step[per_step.counted]
     overlapped = kernels.share > 0
@@ -407,57 +406,77 @@ class _Transfer(NamedTuple):
         return out
 
 
-_TransferKey = tuple[str, str, int]
+class _Moved(NamedTuple):
+    """Transfers of counted steps whose wait is known; op and axis are codes over all ranks."""
+
+    op: Int64
+    axis: Int64
+    bytes: Int64
+    ns: Int64
+    share: Float
+    trace: Int64
+    step: Int64
+    position: Float
+
+    def take(self, rows: npt.NDArray[np.intp]) -> _Moved:
+        """Some of the rows."""
+        return _Moved(
+            self.op[rows], self.axis[rows], self.bytes[rows], self.ns[rows], self.share[rows],
+            self.trace[rows], self.step[rows], self.position[rows],
+        )  # fmt: skip
 
 
-def _transfers(run: Run, ranks: Sequence[_Rank]) -> list[_Transfer]:
-    """Transfers whose wait is known, by operation, axis and size."""
-    rows: dict[_TransferKey, list[tuple[int, float, int, int, float]]] = defaultdict(list)
-    for place, item in enumerate(ranks):
-        for key, row in _calls(place, item):
-            rows[key].append(row)
-    return [_transfer(key, found) for key, found in sorted(rows.items())]
+def _transfers(ranks: Sequence[_Rank]) -> list[_Transfer]:
+    """Transfers by operation, axis and size."""
+    words = Codes()
+    parts = [_moved(place, item, words) for place, item in enumerate(ranks)]
+    every = _Moved(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    key = mixed(every.op, every.axis, every.bytes)
+    order = np.argsort(key, kind="stable")
+    edges = np.flatnonzero(np.diff(key[order], prepend=~key[order][:1], append=~key[order][-1:]))
+    texts = words.texts()
+    found = [
+        _transfer(every.take(order[low:high]), texts)
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+    return sorted(found, key=lambda item: (item.op, item.axis, item.bytes))
 
 
-def _calls(
-    place: int, item: _Rank
-) -> Iterator[tuple[_TransferKey, tuple[int, float, int, int, float]]]:
+def _moved(place: int, item: _Rank, words: Codes) -> _Moved:
+    """The transfers of one rank in order of call."""
     trace = item.trace
     calls, kernels = trace.calls, trace.kernels
     use = np.append(trace.statistic_steps(), False)[kernels.step[calls.kernel]]
-    chosen = np.flatnonzero(use & (item.start_ns >= 0))
-    start, end = item.start_ns[chosen], kernels.end_ns[calls.kernel[chosen]]
-    ns = end - start
-    covered = covered_within(item.compute, start, end)
-    step = kernels.step[calls.kernel[chosen]]
+    end = kernels.end_ns[calls.kernel]
+    chosen = np.flatnonzero(use & (item.start_ns >= 0) & (end > item.start_ns))
+    start, end = item.start_ns[chosen], end[chosen]
+    step = kernels.step[calls.kernel[chosen]].astype(np.int64)
     length = np.maximum(trace.steps.end_ns - trace.steps.start_ns, 1)[step]
-    position = np.clip((start - trace.steps.start_ns[step]) / length, 0, 1)
-    size = np.maximum(calls.in_bytes, calls.out_bytes)[chosen]
     axes = [group.axis or group.description or "world" for group in trace.groups]
-    for n, row in enumerate(chosen.tolist()):
-        if ns[n] <= 0:
-            continue
-        group = int(calls.group[row])
-        key = (
-            trace.names[calls.op_id[row]],
-            axes[group] if group >= 0 else "unknown",
-            int(size[n]),
-        )
-        yield key, (int(ns[n]), float(covered[n] / ns[n]), place, int(step[n]), float(position[n]))
+    # The last entry, which -1 selects, is a name of its own here.
+    axis = words.of([*axes, "unknown"])[:-1]
+    return _Moved(
+        op=words.of(trace.names)[calls.op_id[chosen]],
+        axis=axis[calls.group[chosen]],
+        bytes=np.maximum(calls.in_bytes, calls.out_bytes)[chosen],
+        ns=end - start,
+        share=covered_within(item.compute, start, end) / (end - start),
+        trace=np.full(len(chosen), place, dtype=np.int64),
+        step=step,
+        position=np.clip((start - trace.steps.start_ns[step]) / length, 0, 1),
+    )
 
 
-def _transfer(key: _TransferKey, rows: Sequence[tuple[int, float, int, int, float]]) -> _Transfer:
-    ns, share, trace, step, position = (np.array(column) for column in zip(*rows, strict=True))
-    zero = np.zeros(len(rows), dtype=np.int64)
-    block = (trace.astype(np.int64) << 40) + (step << 8) + (position * _BLOCKS).astype(np.int64)
+def _transfer(rows: _Moved, texts: tuple[str, ...]) -> _Transfer:
+    zero = np.zeros(len(rows.ns), dtype=np.int64)
+    part = np.minimum(rows.position * _BLOCKS, _BLOCKS - 1).astype(np.int64)
     pieces = Pieces(
-        ns.astype(np.int64), share.astype(np.float64), zero,
-        turns(mixed(trace.astype(np.int64), step.astype(np.int64))), zero - 1,
-        position.astype(np.float64), block,
+        rows.ns, rows.share, zero, turns(mixed(rows.trace, rows.step)), zero - 1, rows.position,
+        (rows.trace << 40) + (rows.step << 8) + part,
     )  # fmt: skip
     return _Transfer(
-        *key, pieces.ns, pieces.share, trace.astype(np.int64), step.astype(np.int64),
-        slowdown(pieces),
+        texts[rows.op[0]], texts[rows.axis[0]], int(rows.bytes[0]), rows.ns, rows.share,
+        rows.trace, rows.step, slowdown(pieces),
     )  # fmt: skip
 
 
