@@ -87,14 +87,18 @@ def _condition(section: Section, group: str, field: str | None) -> object:
 def _rest(section: Section) -> tuple[Block, ...]:
     """What could not be analysed and how to record it; all conditions, to copy."""
     blocks: list[Block] = []
-    missing = [(item.analyzer.name, item.reason) for item in section.outcomes if item.reason]
+    missing: dict[str, list[str]] = {}
+    titles = {page.slug: page.title for page in pages()}
+    for item in section.outcomes:
+        if item.reason:
+            name = item.analyzer.name
+            missing.setdefault(item.reason, []).append(titles.get(name, name))
     if missing:
-        titles = {page.slug: page.title for page in pages()}
         columns = (
-            TableColumn("page", "", numeric=False),
+            TableColumn("pages", "", numeric=False, prose=True),
             TableColumn("why, and what to record", "", numeric=False, prose=True),
         )
-        rows = tuple((titles.get(name, name), reason) for name, reason in missing)
+        rows = tuple((", ".join(names), reason) for reason, names in missing.items())
         blocks.append(Table("What could not be analysed", columns, rows))
     if section.run.conditions:
         text = json.dumps(clean(section.run.conditions), indent=2)

@@ -65,8 +65,6 @@ class _Window:
 def build(section: Section) -> Sequence[Block]:
     """What a typical step consists of, its picture, its numbers by rank, method."""
     run = section.run
-    if not any(len(trace.kernels) for trace in run.traces):
-        return (Answer(f"Not available for this run: {why_no_device_work(run)}"),)
     steps = _steps(section)
     ranks = _ranks(section)
     tracks = _tracks(run, set(ranks))
@@ -78,18 +76,19 @@ def build(section: Section) -> Sequence[Block]:
     )
     windows = _Windows(run, steps[chosen])
     shares = {rank: _shares(tracks[rank], windows, rank) for rank in ranks if rank in windows.of}
+    roles = _roles(tracks)
     picture = Timeline(
-        "All ranks on one axis",
+        "All ranks on one axis" if len(run.traces) > 1 else "One rank, moment by moment",
         views,
-        (*ROLES, (Role.IDLE, "unattributed" if section.on_cpu else "idle")),
+        (*roles, (Role.IDLE, "unattributed" if section.on_cpu else "idle")),
         names.texts,
         chosen,
         _caption(section, steps, ranks),
     )
     return (
-        _answer(section, steps[chosen], shares),
+        _answer(section, _what(section, steps[chosen]), shares, roles),
         picture,
-        _numbers(section, steps[chosen], shares),
+        _numbers(section, steps[chosen], shares, roles),
         Folded("Method and limits", (Text(METHOD),)),
     )
 
@@ -167,8 +166,9 @@ def _caption(section: Section, steps: Sequence[int | None], ranks: Sequence[int]
                 f"Nothing connects the clocks of {parts} sets of ranks: each is drawn from its "
                 "own beginning, so times do not compare between them."
             )
-        worst = max(item.uncertainty_ns for item in clock)
-        words.append(f"Clocks aligned to ±{format.quantity(worst, 'ns')}.")
+        if parts < total:
+            worst = max(item.uncertainty_ns for item in clock)
+            words.append(f"Clocks aligned to ±{format.quantity(worst, 'ns')}.")
     return " ".join(words)
 
 
@@ -331,20 +331,37 @@ def _shares(pieces: Track, windows: _Windows, rank: int) -> tuple[float, ...]:
     return (*time.tolist(), float(window.end_ns - window.start_ns))
 
 
+def _roles(tracks: Mapping[int, Track]) -> tuple[tuple[Role, str], ...]:
+    """Role and word of each state; without a known wait, transfer may be waiting as well."""
+    if any((pieces.at == At.WAIT).any() for pieces in tracks.values()):
+        return ROLES
+    return tuple(
+        (role, "exposed communication" if role is Role.TRANSFER else label) for role, label in ROLES
+    )
+
+
+def _what(section: Section, step: int | None) -> str:
+    if step is None:
+        return "The capture"
+    if len(section.step_numbers) == 1:
+        return f"Step {step}, the only one,"
+    return f"Step {step}, a typical one,"
+
+
 def _answer(
     section: Section,
-    step: int | None,
+    what: str,
     shares: Mapping[int, tuple[float, ...]],
+    roles: Sequence[tuple[Role, str]],
 ) -> Answer:
     total = sum(row[-1] for row in shares.values()) or 1.0
     means = [sum(row[i] for row in shares.values()) / total for i in range(len(At))]
     compute = format.quantity(means[At.COMPUTE] + means[At.HIDING], "ratio")
-    what = "The capture" if step is None else f"Step {step}, a typical one,"
     length = float(np.median([row[-1] for row in shares.values()])) if shares else 0.0
     sentence = f"{what} takes {format.quantity(length, 'ns')}: {compute} is compute"
-    for at, words in ((At.WAIT, "waiting for another rank"), (At.TRANSFER, "exposed transfer")):
+    for at in (At.WAIT, At.TRANSFER):
         if means[at]:
-            sentence += f", {format.quantity(means[at], 'ratio')} {words}"
+            sentence += f", {format.quantity(means[at], 'ratio')} {roles[at][1]}"
     least = min(shares, key=lambda rank: (shares[rank][At.WAIT], rank))
     detail = "Mean over the ranks shown." if len(shares) > 1 else ""
     if len(shares) > 1 and means[At.WAIT]:
@@ -353,16 +370,27 @@ def _answer(
     return Answer(sentence + ".", detail.strip())
 
 
-def _numbers(section: Section, step: int | None, shares: Mapping[int, tuple[float, ...]]) -> Table:
-    labels = [label for _, label in ROLES]
+def _numbers(
+    section: Section,
+    step: int | None,
+    shares: Mapping[int, tuple[float, ...]],
+    roles: Sequence[tuple[Role, str]],
+) -> Table:
+    """Time of each state by rank; states that no rank is ever in are left out."""
+    kept = [at for at in At if any(row[at] for row in shares.values())]
     columns = (
         TableColumn("rank", "", numeric=False),
-        *(TableColumn(label, "ns") for label in labels),
+        *(TableColumn(roles[at][1], "ns") for at in kept),
         TableColumn("unattributed" if section.on_cpu else "idle", "ns"),
         TableColumn("length", "ns"),
     )
     rows = tuple(
-        (section.rank_name(rank), *row[:-1], row[-1] - sum(row[:-1]), row[-1])
+        (
+            section.rank_name(rank),
+            *(row[at] for at in kept),
+            row[-1] - sum(row[:-1]),
+            row[-1],
+        )
         for rank, row in shares.items()
     )
     title = "The capture, rank by rank" if step is None else f"Step {step}, rank by rank"
@@ -370,4 +398,11 @@ def _numbers(section: Section, step: int | None, shares: Mapping[int, tuple[floa
     return Table(title, columns, rows, worst=len(columns) - 1, keys=keys)
 
 
-PAGE = RunPage("Timeline", "timeline", build, order=80)
+def _missing(section: Section) -> str | None:
+    """Why there is nothing to draw."""
+    if any(len(trace.kernels) for trace in section.run.traces):
+        return None
+    return why_no_device_work(section.run)
+
+
+PAGE = RunPage("Timeline", "timeline", build, order=80, missing=_missing)

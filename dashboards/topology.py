@@ -39,8 +39,6 @@ METHOD = (
 def build(section: Section) -> Sequence[Block]:
     """Which group is slow, where, the groups as a table, hosts and links."""
     run = section.run
-    if len(run.traces) < 2 and not run.topology.groups:
-        return (Answer("One rank alone: there is no group and no link to show."),)
     matching, known = timed(run)
     found = group_times(matching, known)
     blocks: list[Block] = [_answer(section, found)]
@@ -224,4 +222,11 @@ def _links(section: Section) -> list[Block]:
     return [Table("Links between the devices of a host", columns, rows, words)]
 
 
-PAGE = RunPage("Topology", "topology", build, order=85)
+def _missing(section: Section) -> str | None:
+    """Why there is nothing to show."""
+    if len(section.run.traces) < 2 and not section.run.topology.groups:
+        return "one rank alone has no group and no link; load the other ranks too"
+    return None
+
+
+PAGE = RunPage("Topology", "topology", build, order=85, missing=_missing)

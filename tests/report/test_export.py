@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -60,7 +59,7 @@ def test_parquet_carries_units(tmp_path: Path) -> None:
 def test_without_pyarrow_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'torch-tracekit\[parquet\]'"):
         export.write_parquet(made.section(), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -44,6 +44,13 @@ def test_a_column_has_one_unit() -> None:
     assert cells == ["120", "0.0410", "0", "<0.001", "—"]
 
 
+def test_what_has_no_bound_sets_no_scale() -> None:
+    scale = format.scale("ns", (5_000_000.0, float("inf")))
+    assert scale.suffix == "ms"
+    assert scale.value(float("inf")) is None
+    assert scale.cell(float("-inf")) == "-∞"
+
+
 @given(st.floats(min_value=1e-3, max_value=1e15))
 def test_three_significant_digits_are_kept(value: float) -> None:
     read = float(format.significant(value).replace(",", ""))

@@ -251,6 +251,11 @@ class Timeline:
     chosen: int = 0  # the view that is shown first
     caption: str = ""
 
+    def legend(self) -> tuple[tuple[Role, str], ...]:
+        """The roles that occur, and idleness, which is what lies between the others."""
+        used = {role for view in self.views for lane in view.lanes for role in set(lane.roles)}
+        return tuple(item for i, item in enumerate(self.roles) if i in used or item[0] is Role.IDLE)
+
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:

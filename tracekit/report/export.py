@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,8 @@ def write_parquet(section: Section, folder: Path) -> tuple[Path, ...]:
         UsageError: pyarrow is not installed.
         TracekitError: the folder cannot be made or written.
     """
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise UsageError("Parquet needs pyarrow: pip install 'torch-tracekit[parquet]'") from error
+    if find_spec("pyarrow") is None:
+        raise UsageError("Parquet needs pyarrow: pip install 'torch-tracekit[parquet]'")
     return _write(section, folder, "parquet", _parquet_bytes)
 
 

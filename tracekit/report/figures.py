@@ -349,19 +349,30 @@ def _line_words(block: Lines, line: Line) -> Iterable[tuple[str, ...]]:
         yield (line.label, at, shown, line.hover[place] if line.hover else "")
 
 
+def _ends(block: Whiskers, units: format.Scale) -> tuple[list[float], list[float]]:
+    """Lower and upper ends; one without bound is drawn beyond all others."""
+    known = [units.value(v) for row in block.rows for v in (row.low, row.value, row.high)]
+    far = 1.3 * max((abs(v) for v in known if v is not None), default=1.0)
+    low, high = [], []
+    for row in block.rows:
+        a, b = units.value(row.low), units.value(row.high)
+        low.append(-far if a is None else a)
+        high.append(far if b is None else b)
+    return low, high
+
+
 def _whiskers(block: Whiskers) -> Figure:
     units = format.scale(
         block.unit, [v for row in block.rows for v in (row.low, row.high, row.value, row.noise)]
     )
     places = list(range(len(block.rows)))
     value = [units.value(row.value) or 0.0 for row in block.rows]
+    low, high = _ends(block, units)
     ends = {
         "type": "data",
         "symmetric": False,
-        "array": [(units.value(r.high) or 0.0) - v for r, v in zip(block.rows, value, strict=True)],
-        "arrayminus": [
-            v - (units.value(r.low) or 0.0) for r, v in zip(block.rows, value, strict=True)
-        ],
+        "array": [end - v for end, v in zip(high, value, strict=True)],
+        "arrayminus": [v - end for end, v in zip(low, value, strict=True)],
         "color": INK,
         "thickness": 1.5,
         "width": 5,

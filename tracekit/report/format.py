@@ -38,8 +38,10 @@ class Scale:
     suffix: str
 
     def value(self, value: object) -> float | None:
-        """The number to plot, or None when it is missing."""
-        return None if missing(value) else float(value) / self.divisor  # type: ignore[arg-type]
+        """The number to plot, or None when it is missing or without bound."""
+        if missing(value) or not math.isfinite(float(value)):  # type: ignore[arg-type]
+            return None
+        return float(value) / self.divisor  # type: ignore[arg-type]
 
     def cell(self, value: object) -> str:
         """The number alone; its unit stands in the head of the column."""
@@ -67,7 +69,7 @@ def scale(unit: str, values: Iterable[object]) -> Scale:
     if steps is None:
         return Scale(unit, 1.0, "")
     present = (abs(float(v)) for v in values if not missing(v))  # type: ignore[arg-type]
-    top = max(present, default=0.0)
+    top = max(filter(math.isfinite, present), default=0.0)
     for divisor, suffix in steps:
         # Compare what will be read: 999,999 ns are "1.00 ms" and not "1,000 µs".
         if float(f"{top / divisor:.2e}") >= 1:

@@ -87,18 +87,26 @@ class Page(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """A page about the run as a whole: overview, conditions."""
+    """A page about the run as a whole: overview, conditions.
+
+    Attributes:
+        missing: why the page has no answer for a run, None when it has one.
+    """
 
     title: str
     slug: str
     build: Callable[[Section], Sequence[Block]]
     order: int
+    missing: Callable[[Section], str | None] = lambda section: None
 
     def blocks(self, section: Section) -> Sequence[Block] | None:
+        reason = self.missing(section)
+        if reason is not None:
+            return (Answer(f"Not available for this run: {reason}"),)
         return self.build(section)
 
     def available(self, section: Section) -> bool:
-        return True
+        return self.missing(section) is None
 
 
 @dataclass(frozen=True, slots=True)
