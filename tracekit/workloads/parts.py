@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tracekit.workloads import dp, ep, fsdp, model, tp
 from tracekit.workloads.spec import BATCH_AXES, Spec
 
+
 def axes(mesh: DeviceMesh) -> tuple[str, ...]:
     """Names of the mesh's axes."""
     return mesh.mesh_dim_names or ()

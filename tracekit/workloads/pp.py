@@ -17,21 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleDualPipeV,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleMulti,
     PipelineScheduleSingle,
     _Action,
-    _add_send_recv,
-    _add_unshard_reshard,
     _ComputationType,
 )
 from torch.distributed.tensor.parallel import loss_parallel
@@ -40,13 +30,14 @@ from tracekit.workloads import model, parts, sleep
 from tracekit.workloads.data import Batches
 from tracekit.workloads.spec import Compute, Mode, Spec, Workload
 
-SCHEDULES: dict[str, type[Any]] = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": Schedule1F1B,
-    "interleaved_1f1b": ScheduleInterleaved1F1B,
-    "zero_bubble": ScheduleInterleavedZeroBubble,
-    "zbv": ScheduleZBVZeroBubble,
-    "dualpipev": ScheduleDualPipeV,
+# Torch's own names; a version that lacks one says which it has.
+SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved_1f1b": "Interleaved1F1B",
+    "zero_bubble": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
 }
 V_SHAPED = ("zbv", "dualpipev")  # the second half of the stages runs back over the ranks
 
@@ -93,7 +84,7 @@ def pipeline(spec: Spec, mesh: DeviceMesh, device: torch.device) -> Pipeline:
         PipelineStage(part, number, total, device, group=group, dw_builder=_weight_work(spec, part))
         for number, part in zip(numbers, held, strict=True)
     ]
-    kind = SCHEDULES[spec.schedule]
+    kind = schedules.get_schedule_class(SCHEDULES[spec.schedule])
     given = stages[0] if issubclass(kind, PipelineScheduleSingle) else stages
     schedule = kind(given, spec.microbatches, loss_fn=_loss(spec))
     if spec.mode is not Mode.TRAIN and isinstance(schedule, PipelineScheduleMulti):
@@ -121,10 +112,10 @@ def _run_forward_only(schedule: PipelineScheduleMulti) -> None:
     """
     runtime: Any = schedule
     forwards = {
-        rank: _add_unshard_reshard(forward_actions(actions))
+        rank: schedules._add_unshard_reshard(forward_actions(actions))
         for rank, actions in schedule.pipeline_order.items()
     }
-    runtime.pipeline_order_with_comms = _add_send_recv(
+    runtime.pipeline_order_with_comms = schedules._add_send_recv(
         forwards,
         stage_to_rank=lambda stage: schedule.stage_index_to_group_rank[stage],
         num_stages=schedule._num_stages,
@@ -133,7 +124,13 @@ def _run_forward_only(schedule: PipelineScheduleMulti) -> None:
 
 def forward_actions(actions: Iterable[_Action | None]) -> list[_Action | None]:
     """The forward actions of one rank, in the schedule's order."""
-    single = [part for action in actions if action for part in action.sub_actions or (action,)]
+    # An older torch has no actions that are made of others.
+    single = [
+        part
+        for action in actions
+        if action
+        for part in getattr(action, "sub_actions", None) or (action,)
+    ]
     return [action for action in single if action.computation_type is _ComputationType.FORWARD]
 
 
