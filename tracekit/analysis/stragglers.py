@@ -27,8 +27,9 @@ import pandas as pd
 from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.collective import Matching
 from tracekit.core.errors import MissingDataError
-from tracekit.core.excess import Excess, excess, kernels
+from tracekit.core.excess import Excess, excess
 from tracekit.core.finding import Confidence, Finding, percent
+from tracekit.core.kerneltimes import kernels
 from tracekit.core.program import Program, program, window
 from tracekit.core.roles import RankSet, Roles, roles
 from tracekit.core.run import Run
@@ -179,7 +180,7 @@ def _case(run: Run) -> _Case:
             "the ranks' clocks or groups are not what the traces say"
         )
     who = roles(run.traces, run.topology, matching, clock)
-    found = excess(run.traces, clock, made, matching, times, who)
+    found = excess(run.traces, clock, made, matching, who)
     kernel = kernels(run.traces, clock, made)
     even, rebalanced = ideals(made, kernel.kernels, who, len(kernel.names))
     what = what_if(made, made.graph, found, who, clock, who.sets, run.ranks, even, rebalanced)

@@ -15,7 +15,6 @@ role, are compared by the length of kernels of equal name.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,39 +24,20 @@ import numpy.typing as npt
 
 from tracekit.core.clock import ClockFit
 from tracekit.core.collective import Matching
+from tracekit.core.kerneltimes import Kernel, kernels
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
+from tracekit.core.slowlinks import slow_links
 from tracekit.core.stats import low_median, spread
-from tracekit.core.timing import Timing
-from tracekit.core.trace import Int64, KernelKind, RankTrace
+from tracekit.core.trace import Int64, RankTrace
 
 TRIFLE = 0.003  # share of the step below which an excess is not looked at
 SIGNIFICANT = 4.0  # standard errors
 _EPISODE = 0.01  # share of the step
 _EPISODE_SPREADS = 8.0
-_MAIN_NAMES = 0.001  # share of all kernel time from which a name is a class of its own
 _STAGE_LEAST = 0.012  # relative difference between stages that counts
 _CPU_LEAST = 0.04  # share of the step, where ranks share cores
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
-    """Kernel time of all ranks by step and name.
-
-    Attributes:
-        names: of the classes; the last one is the rest.
-        total_ns: (traces, steps, names) float64.
-        count: (traces, steps, names) int64.
-        typical_ns: (traces, names) median length of one kernel, NaN without any.
-        kernels: per trace: node, class and length of each kernel in the window.
-    """
-
-    names: tuple[str, ...]
-    total_ns: Float
-    count: npt.NDArray[np.int64]
-    typical_ns: Float
-    kernels: tuple[tuple[npt.NDArray[np.intp], Int64, Float], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +76,6 @@ def excess(
     clock: Sequence[ClockFit],
     program: Program,
     matching: Matching,
-    times: Timing,
     who: Roles,
 ) -> Excess:
     """All excess of a run's window."""
@@ -147,7 +126,7 @@ def excess(
     hit = (removed != 0) & mine
     owner[hit] = np.where(lender >= 0, lender, np.arange(len(traces)))[program.trace[hit]]
     _even_exchanges(traces, program, matching, lender, removed, owner)
-    links = _links(traces, program, matching, times, step_ns, removed, owner)
+    links = slow_links(traces, program, matching, step_ns, removed, owner)
     return Excess(
         removed_ns=removed,
         owner=owner,
@@ -164,56 +143,6 @@ def excess(
 
 
 # -- kernels -------------------------------------------------------------------------
-
-
-def kernels(traces: Sequence[RankTrace], clock: Sequence[ClockFit], program: Program) -> Kernel:
-    """Kernel time by rank, step and name; rare names are one class."""
-    seen = [_kernels_of(trace, clock[p], program, p) for p, trace in enumerate(traces)]
-    totals: dict[str, float] = defaultdict(float)
-    for trace, (name, _, length, _) in zip(traces, seen, strict=True):
-        sums = np.bincount(name, weights=length, minlength=len(trace.names))
-        for code in np.flatnonzero(sums).tolist():
-            totals[trace.names[code]] += float(sums[code])
-    least = _MAIN_NAMES * sum(totals.values())
-    names = (*sorted(text for text, total in totals.items() if total >= least), "")
-    place_of = {text: code for code, text in enumerate(names)}
-    shape = (len(traces), program.window.steps, len(names))
-    total = np.zeros(shape)
-    count = np.zeros(shape, dtype=np.int64)
-    typical = np.full((len(traces), len(names)), np.nan)
-    out = []
-    for place, (trace, (name, step, length, node)) in enumerate(zip(traces, seen, strict=True)):
-        table = np.array(
-            [place_of.get(text, len(names) - 1) for text in trace.names], dtype=np.int64
-        )
-        code = table[name]
-        np.add.at(total[place], (step, code), length)
-        np.add.at(count[place], (step, code), 1)
-        order = np.lexsort((length, code))
-        first = np.searchsorted(code[order], np.arange(len(names)))
-        size = np.searchsorted(code[order], np.arange(len(names)), side="right") - first
-        has = size > 0
-        typical[place, has] = length[order][first[has] + (size[has] - 1) // 2]
-        out.append((node, code, length))
-    return Kernel(names, total, count, typical, tuple(out))
-
-
-def _kernels_of(
-    trace: RankTrace, fit: ClockFit, program: Program, place: int
-) -> tuple[Int64, Int64, Float, npt.NDArray[np.intp]]:
-    """Name, step, length and node of each kernel that is not communication."""
-    bounds = program.window.bounds_ns[place]
-    own = trace.kernels.kind != KernelKind.COMMUNICATION
-    start = fit.aligned(trace.kernels.start_ns[own])
-    length = (trace.kernels.end_ns - trace.kernels.start_ns)[own].astype(np.float64)
-    inside = (start >= bounds[0]) & (start < bounds[-1])
-    start, length = start[inside], np.maximum(length[inside], 0)
-    cut, node = program.cuts[place]
-    at = np.minimum(np.searchsorted(cut, start, side="right"), len(node) - 1)
-    step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, len(bounds) - 2)
-    return (
-        trace.kernels.name_id[own][inside].astype(np.int64), step.astype(np.int64), length, node[at]
-    )  # fmt: skip
 
 
 def _factors(kernel: Kernel, who: Roles, step_ns: float) -> tuple[Float, Float]:
@@ -506,105 +435,3 @@ def _even_exchanges(
         part = instances.least_bytes[instance[mine]] / instances.bytes[instance[mine]]
         removed[nodes[mine]] = (took - latency) * (1 - part)
         owner[nodes[mine]] = whose[0]
-
-
-# -- links ---------------------------------------------------------------------------
-
-
-def _links(
-    traces: Sequence[RankTrace], program: Program, matching: Matching, times: Timing,
-    step_ns: float, removed: Float, owner: npt.NDArray[np.int32],
-) -> tuple[tuple[tuple[int, ...], str], ...]:  # fmt: skip
-    """Groups whose transfers take longer than their siblings'; marks them as removed.
-
-    Siblings have the same axis, operation, size and span of hosts.
-    """
-    slow = _slow_groups(traces, program, matching, step_ns)
-    if not slow:
-        return ()
-    found: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
-    healthy = _pairs_of(matching, program, [number for number, _, _ in slow])
-    for number, nodes, excess_ns in slow:
-        members = matching.groups[number].ranks
-        pairs = [
-            (a, b) for i, a in enumerate(members) for b in members[i + 1 :] if (a, b) not in healthy
-        ]
-        ends = pairs[0] if len(pairs) == 1 else tuple(members)
-        for node, value in zip(nodes.tolist(), excess_ns.tolist(), strict=True):
-            found[ends][node] = value
-    ordered = sorted(found.items(), key=lambda item: -sum(item[1].values()))
-    for place, (_, nodes_of) in enumerate(ordered):
-        for node, value in nodes_of.items():
-            removed[node] = value
-            owner[node] = len(traces) + place
-    return tuple((ends, "-".join(map(str, ends))) for ends, _ in ordered)
-
-
-def _slow_groups(
-    traces: Sequence[RankTrace], program: Program, matching: Matching, step_ns: float
-) -> list[tuple[int, npt.NDArray[np.intp], Float]]:
-    """Group, its transfer nodes, and what each takes too long."""
-    nodes = np.flatnonzero(program.instance >= 0)
-    if len(nodes) == 0 or any(trace.device_type == "cpu" for trace in traces):
-        return []
-    instances = matching.instances
-    instance = program.instance[nodes]
-    took = program.gap_ns[nodes]
-    host = {trace.rank: trace.host for trace in traces}
-    spans = np.array(
-        [len({host.get(rank) for rank in group.ranks}) > 1 for group in matching.groups],
-        dtype=np.int64,
-    )
-    axis_codes: dict[tuple[Any, ...], int] = {}
-    axis = np.array(
-        [
-            axis_codes.setdefault((g.axis, g.description == "p2p", len(g.ranks)), len(axis_codes))
-            for g in matching.groups
-        ],
-        dtype=np.int64,
-    )
-    group = instances.group[instance].astype(np.int64)
-    size = instances.bytes[instance]
-    # An exchange of tokens never has the same size twice.
-    uneven = matching.ops()[instance] == "all_to_all"
-    size = np.where(uneven, np.log2(np.maximum(size, 1)).astype(np.int64), size)
-    kind = np.stack(
-        (axis[group], spans[group], instances.op[instance], instances.bytes[instance]), 1
-    )
-    _, kind_code = np.unique(kind, axis=0, return_inverse=True)
-    out = []
-    for code in np.unique(kind_code).tolist():
-        mine = np.flatnonzero(kind_code.reshape(-1) == code)
-        groups = _by_members(matching, np.unique(group[mine]))
-        if len(groups) < 2:
-            continue
-        rows = [mine[np.isin(group[mine], numbers)] for numbers in groups]
-        centre = np.array([np.median(took[part]) for part in rows])
-        base = float(low_median(centre))
-        error = [1.2533 * spread(took[part]) / max(len(part), 1) ** 0.5 for part in rows]
-        for part, value, se in zip(rows, centre.tolist(), error, strict=True):
-            if value - base > max(SIGNIFICANT * se, 0.1 * base, 10_000.0):
-                over = np.clip(took[part] - base, 0, value - base)
-                if over.sum() > 0.1 * TRIFLE * step_ns * program.window.steps:
-                    out.append((int(group[part[0]]), nodes[part], over))
-    return out
-
-
-def _by_members(matching: Matching, numbers: npt.NDArray[np.int64]) -> list[list[int]]:
-    """Groups with equal members together: both directions of a pair are one link."""
-    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for number in numbers.tolist():
-        found[matching.groups[number].ranks].append(number)
-    return list(found.values())
-
-
-def _pairs_of(matching: Matching, program: Program, slow: Sequence[int]) -> set[tuple[int, int]]:
-    """Pairs of ranks that some healthy group of at most eight contains."""
-    bad = {matching.groups[number].ranks for number in slow}
-    used = np.unique(matching.instances.group[program.instance[program.instance >= 0]])
-    pairs = set()
-    for number in used.tolist():
-        members = matching.groups[number].ranks
-        if members not in bad and len(members) <= 8:
-            pairs |= {(a, b) for i, a in enumerate(members) for b in members[i + 1 :]}
-    return pairs

@@ -11,13 +11,13 @@ ranks, inside a step. What stays ambiguous is refused, with the reason.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.core.callrows import CallRows, Found, by_key, from_first, joined, nothing
 from tracekit.core.collective import (
     P2P,
     P2P_OP,
@@ -28,51 +28,13 @@ from tracekit.core.collective import (
     Refusal,
     Rows,
 )
+from tracekit.core.match_time import DEVICE_WIDTH_NS, agreeing, by_time, end_together
 from tracekit.core.membership import Membership, resolve
 from tracekit.core.topology import Group
 from tracekit.core.trace import Int64, RankTrace
-from tracekit.core.vote import LEAST_MARGIN, Vote, vote
 
-# Calls of one collective end this close on devices and on a CPU's threads (busy cores: ms).
-DEVICE_WIDTH_NS = 50_000
-CPU_WIDTH_NS = 3_000_000
-# Ranks of one host share its clock; more than this is no offset but another collective.
-SAME_HOST_NS = 2_000_000
 _MOST_ODD = 0.01  # share of a group's instances whose members may disagree in what they do
 _UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # members move different sizes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Calls:
-    """Grouped calls of one rank, or of one group over its ranks, in order of time."""
-
-    trace: Int64  # index of the rank's trace
-    call: Int64
-    start_ns: Int64
-    end_ns: Int64
-    group: Int64
-    op: Int64
-    dtype: Int64
-    size: Int64
-    kind: Int64  # fingerprint: operation, dtype and, where members must agree, size
-    seq: Int64
-    step: Int64
-    peer: Int64
-
-    def __len__(self) -> int:
-        return len(self.trace)
-
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> _Calls:
-        return _Calls(*(getattr(self, name)[rows] for name in self.__slots__))
-
-
-class _Found(NamedTuple):
-    """Instances of one group: an instance number per call, -1 for none."""
-
-    instance: Int64
-    match: Match
-    refusals: tuple[tuple[int, str], ...] = ()
-    margin: float | None = None
 
 
 class _Codes(dict[object, int]):
@@ -89,17 +51,17 @@ def match(traces: Sequence[RankTrace]) -> Matching:
     names: _Codes = _Codes()
     kinds: _Codes = _Codes()
     calls = [_calls(trace, place, membership, names, kinds) for place, trace in enumerate(traces)]
-    every = _joined(calls)
+    every = joined(calls)
     p2p_ops = np.array([code for text, code in names.items() if text in P2P], dtype=np.int64)
     is_p2p = np.isin(every.op, p2p_ops)
     groups = list(membership.groups)
-    parts: list[tuple[int, _Calls, _Found]] = []
-    for number, rows in _by_key(every.group, ~is_p2p & (every.group >= 0)):
+    parts: list[tuple[int, CallRows, Found]] = []
+    for number, rows in by_key(every.group, ~is_p2p & (every.group >= 0)):
         group = groups[number]
         found, groups[number] = _collectives(traces, group, every.take(rows))
         parts.append((number, every.take(rows), found))
     parts += _transfers(traces, groups, every.take(is_p2p), names)
-    parts = _agreeing(traces, parts)
+    parts = agreeing(traces, parts)
     return _assembled(groups, tuple(str(text) for text in names), parts, names)
 
 
@@ -108,7 +70,7 @@ def match(traces: Sequence[RankTrace]) -> Matching:
 
 def _calls(
     trace: RankTrace, place: int, membership: Membership, names: _Codes, kinds: _Codes
-) -> _Calls:
+) -> CallRows:
     """Calls of one rank in order of time, with codes that hold over all ranks."""
     calls = trace.calls
     op = _recoded(calls.op_id, trace.names, names)
@@ -123,7 +85,7 @@ def _calls(
     waits = np.array([text in SYNCHRONISING for text in trace.names] + [False], dtype=np.bool_)
     group = np.where((group < 0) & waits[calls.op_id], membership.unnamed[place], group)
     numbers = np.concatenate((trace.steps.number, [-1]))
-    out = _Calls(
+    out = CallRows(
         trace=np.full(len(calls), place, dtype=np.int64),
         call=np.arange(len(calls), dtype=np.int64),
         start_ns=trace.kernels.start_ns[calls.kernel],
@@ -147,34 +109,13 @@ def _recoded(ids: npt.NDArray[np.int32], texts: Sequence[str], codes: _Codes) ->
     return table[ids]
 
 
-def _joined(parts: Sequence[_Calls]) -> _Calls:
-    if not parts:
-        return _Calls(*(np.empty(0, dtype=np.int64) for _ in _Calls.__slots__))
-    return _Calls(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in _Calls.__slots__)
-    )
-
-
-def _by_key(
-    key: Int64, wanted: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """Rows of each key, in their order."""
-    rows = np.flatnonzero(wanted)
-    order = rows[np.argsort(key[rows], kind="stable")]
-    if not len(order):
-        return
-    cuts = np.flatnonzero(np.diff(key[order])) + 1
-    for part in np.split(order, cuts):
-        yield int(key[part[0]]), part
-
-
 # -- collectives of one group --------------------------------------------------------
 
 
-def _collectives(traces: Sequence[RankTrace], group: Group, calls: _Calls) -> tuple[_Found, Group]:
+def _collectives(traces: Sequence[RankTrace], group: Group, calls: CallRows) -> tuple[Found, Group]:
     """Match one group's collectives; a group whose members are not known may gain them."""
     if len(np.unique(calls.trace)) < 2:
-        return _none(calls), group
+        return nothing(calls), group
     if group.inferred and not group.ranks:
         members = tuple(traces[place].rank for place in np.unique(calls.trace).tolist())
         group = replace(group, ranks=members)
@@ -183,34 +124,14 @@ def _collectives(traces: Sequence[RankTrace], group: Group, calls: _Calls) -> tu
         found = _by_step(traces, calls)
     left = found.instance < 0
     if left.any():
-        found = _by_time(traces, calls, found)
-    if group.inferred and not _together(traces, calls, found):
+        found = by_time(traces, calls, found)
+    if group.inferred and not end_together(traces, calls, found):
         reason = "their process groups are not recorded, and no guess fits their times"
-        return _none(calls)._replace(refusals=((len(calls), reason),)), group
+        return nothing(calls)._replace(refusals=((len(calls), reason),)), group
     return found, group
 
 
-def _together(traces: Sequence[RankTrace], calls: _Calls, found: _Found) -> bool:
-    """Whether the members of a guessed group end together as those of a real one do."""
-    known = np.flatnonzero(found.instance >= 0)
-    members = np.unique(calls.trace)
-    if len(known) < 0.5 * len(calls):
-        return False
-    difference = _from_first(found.instance[known], calls.end_ns[known]).astype(np.float64)
-    duration = (calls.end_ns - calls.start_ns)[known]
-    limit = max(_width(traces, members.tolist()) / 5, 0.1 * float(np.median(duration)))
-    for _, rows in _by_key(calls.trace[known], np.ones(len(known), dtype=np.bool_)):
-        centre = np.median(difference[rows])
-        if float(np.median(np.abs(difference[rows] - centre))) > limit:
-            return False
-    return True
-
-
-def _none(calls: _Calls) -> _Found:
-    return _Found(np.full(len(calls), -1, dtype=np.int64), Match.SEQ)
-
-
-def _by_seq(calls: _Calls) -> _Found | None:
+def _by_seq(calls: CallRows) -> Found | None:
     """By the group's sequence number; None when it is missing or contradicts the operations."""
     if len(calls) == 0 or (calls.seq < 0).any():
         return None
@@ -228,7 +149,7 @@ def _by_seq(calls: _Calls) -> _Found | None:
         dropped = odd[instance]
         instance[dropped] = -1
         refusals = ((int(dropped.sum()), "members of one sequence number do different things"),)
-    return _Found(instance, Match.SEQ, refusals)
+    return Found(instance, Match.SEQ, refusals)
 
 
 def _ordinals(*keys: Int64) -> Int64:
@@ -257,13 +178,13 @@ def _disagree(instance: Int64, kind: Int64) -> npt.NDArray[np.bool_]:
     return odd
 
 
-def _by_step(traces: Sequence[RankTrace], calls: _Calls) -> _Found:
+def _by_step(traces: Sequence[RankTrace], calls: CallRows) -> Found:
     """By order inside each marked step in which all members that have it do the same things."""
     instance = np.full(len(calls), -1, dtype=np.int64)
     if not all(traces[place].steps_marked for place in np.unique(calls.trace).tolist()):
-        return _Found(instance, Match.STEP)
+        return Found(instance, Match.STEP)
     next_free = 0
-    for number, rows in _by_key(calls.step, calls.step >= 0):
+    for number, rows in by_key(calls.step, calls.step >= 0):
         part = calls.take(rows)
         order = np.lexsort((part.start_ns, part.trace))
         ordinal = _ordinals(part.trace[order])
@@ -277,10 +198,10 @@ def _by_step(traces: Sequence[RankTrace], calls: _Calls) -> _Found:
         instance[rows[order]] = next_free + ordinal
         next_free += kind.shape[1]
         del number
-    return _Found(_coherent(calls, instance), Match.STEP)
+    return Found(_coherent(calls, instance), Match.STEP)
 
 
-def _coherent(calls: _Calls, instance: Int64) -> Int64:
+def _coherent(calls: CallRows, instance: Int64) -> Int64:
     """Without the steps in which the members' ends do not fit the other steps.
 
     Cut windows can hold equally many equal calls by accident. Members of one collective
@@ -290,9 +211,9 @@ def _coherent(calls: _Calls, instance: Int64) -> Int64:
     if len(known) == 0:
         return instance
     step, member = calls.step[known], calls.trace[known]
-    difference = _from_first(instance[known], calls.end_ns[known])
+    difference = from_first(instance[known], calls.end_ns[known])
     keep = np.ones(len(known), dtype=np.bool_)
-    for _, rows in _by_key(member, np.ones(len(known), dtype=np.bool_)):
+    for _, rows in by_key(member, np.ones(len(known), dtype=np.bool_)):
         medians = {
             number: float(np.median(difference[rows][step[rows] == number]))
             for number in np.unique(step[rows]).tolist()
@@ -310,184 +231,12 @@ def _coherent(calls: _Calls, instance: Int64) -> Int64:
     return out
 
 
-def _from_first(instance: Int64, end_ns: Int64) -> Int64:
-    """End of each row minus the end of its instance's first row."""
-    size = int(instance.max()) + 1
-    first = np.full(size, -1, dtype=np.int64)
-    # The first row of an instance is the last one written in reverse order.
-    first[instance[::-1]] = np.arange(len(instance))[::-1]
-    out: Int64 = end_ns - end_ns[first[instance]]
-    return out
-
-
-# -- by time -------------------------------------------------------------------------
-
-
-def _by_time(traces: Sequence[RankTrace], calls: _Calls, found: _Found) -> _Found:
-    """Join what is left by its end times, once every member's offset is known or voted."""
-    members = np.unique(calls.trace).tolist()
-    width = _width(traces, members)
-    offsets: dict[int, int] = {}
-    if (found.instance >= 0).any():
-        offsets = _known_offsets(calls, found.instance)
-    first = max(members, key=lambda place: (place in offsets, (calls.trace == place).sum()))
-    base = offsets.get(first, 0)
-    offsets[first] = base
-    refusals = list(found.refusals)
-    margin = found.margin
-    one = calls.take(calls.trace == first)
-    for place in members:
-        if place in offsets:
-            continue
-        other = calls.take(calls.trace == place)
-        won = _voted(traces[first], traces[place], one, other, width)
-        if isinstance(won, str):
-            refusals.append((len(other), won))
-            continue
-        offsets[place] = base + won.offset_ns
-        margin = won.margin if margin is None else min(margin, won.margin)
-    rows = np.flatnonzero((found.instance < 0) & np.isin(calls.trace, list(offsets)))
-    instance = found.instance.copy()
-    if len(offsets) > 1 and len(rows):
-        instance[rows] = _clustered(calls.take(rows), offsets, width, int(instance.max()) + 1)
-    any_before = bool((found.instance >= 0).any())
-    return _Found(instance, found.match if any_before else Match.VOTE, tuple(refusals), margin)
-
-
-def _width(traces: Sequence[RankTrace], members: Iterable[int]) -> int:
-    on_cpu = any(traces[place].device_type == "cpu" for place in members)
-    return CPU_WIDTH_NS if on_cpu else DEVICE_WIDTH_NS
-
-
-def _known_offsets(calls: _Calls, instance: Int64) -> dict[int, int]:
-    """Median end difference of each member from the instances already matched."""
-    known = np.flatnonzero(instance >= 0)
-    difference = _from_first(instance[known], calls.end_ns[known])
-    return {
-        place: int(np.median(difference[rows]))
-        for place, rows in _by_key(calls.trace[known], np.ones(len(known), dtype=np.bool_))
-    }
-
-
-def _voted(
-    first: RankTrace, second: RankTrace, one: _Calls, other: _Calls, width: int
-) -> Vote | str:
-    """The offset between two ranks, or why there is none."""
-    marked = first.steps_marked and second.steps_marked
-    limit = None
-    if first.host is not None and first.host == second.host:
-        limit = SAME_HOST_NS
-    kinds = (_within_step(one, marked), _within_step(other, marked))
-    won = None
-    # Narrow first: the members of one call agree to microseconds, its neighbours do not.
-    for narrow in (width // 8, width):
-        won = vote((kinds[0], one.end_ns), (kinds[1], other.end_ns), narrow, limit)
-        if won is not None and won.margin >= LEAST_MARGIN:
-            break
-    pair = f"rank {first.rank} and rank {second.rank}"
-    if won is None:
-        return f"{pair} share too few equal calls"
-    if won.margin < LEAST_MARGIN:
-        return (
-            f"the offset between {pair} is ambiguous (best ÷ next = {won.margin:.2f}): "
-            "steps too regular; record ProfilerStep markers or Seq"
-        )
-    return won
-
-
-def _within_step(calls: _Calls, marked: bool) -> Int64:
-    """Fingerprints that only agree inside one step, where both ranks mark steps."""
-    out: Int64 = calls.kind * (1 << 32) + (calls.step + 1) if marked else calls.kind
-    return out
-
-
-def _clustered(calls: _Calls, offsets: dict[int, int], width: int, first_free: int) -> Int64:
-    """Instances of calls whose aligned ends lie within ``width``, one call per member."""
-    shift = np.array([offsets[place] for place in calls.trace.tolist()], dtype=np.int64)
-    end = calls.end_ns - shift
-    order = np.lexsort((end, calls.kind))
-    kind, end = calls.kind[order], end[order]
-    opens = np.concatenate(([True], (np.diff(end) > width) | (np.diff(kind) != 0)))
-    cluster = np.cumsum(opens) - 1
-    member = calls.trace[order]
-    size = int(cluster[-1]) + 1
-    pairs = np.unique(np.stack((cluster, member), axis=1), axis=0)
-    distinct = np.bincount(pairs[:, 0], minlength=size)
-    total = np.bincount(cluster, minlength=size)
-    good = (distinct == total) & (total > 1)
-    number = np.where(good, first_free + np.cumsum(good) - 1, -1)
-    out = np.empty(len(calls), dtype=np.int64)
-    out[order] = number[cluster]
-    return out
-
-
-def _agreeing(
-    traces: Sequence[RankTrace], parts: list[tuple[int, _Calls, _Found]]
-) -> list[tuple[int, _Calls, _Found]]:
-    """Groups whose vote contradicts the other groups are matched again by their offsets.
-
-    A group with few calls can vote for a wrong offset. The offsets of all groups must agree
-    around every circle of ranks; the links with most instances are believed first.
-    """
-    if not any(found.match == Match.VOTE for _, _, found in parts):
-        return parts
-    offsets = [
-        _known_offsets(calls, found.instance) if (found.instance >= 0).any() else {}
-        for _, calls, found in parts
-    ]
-    edges = []
-    for (_, _, found), own in zip(parts, offsets, strict=True):
-        count = int(found.instance.max(initial=-1)) + 1
-        first = min(own, default=-1)
-        # A number or a step proves more than any count of votes.
-        sure = 0 if found.match == Match.VOTE else 1 << 32
-        edges += [(sure + count, first, place, own[place] - own[first]) for place in own]
-    told = _spanning(len(traces), sorted(edges, key=lambda edge: -edge[0]))
-    out = []
-    for (number, calls, found), own in zip(parts, offsets, strict=True):
-        members = np.unique(calls.trace).tolist()
-        width = _width(traces, members)
-        base = min(own, default=-1)
-        off = any(
-            told[place][0] == told[base][0]
-            and abs(told[place][1] - told[base][1] - own[place] + own[base]) > 2 * width
-            for place in own
-        )
-        lone = found.match == Match.VOTE and len({told[place][0] for place in members}) == 1
-        if found.match == Match.VOTE and (off or (lone and len(own) < len(members))):
-            known = {
-                place: told[place][1] for place in members if told[place][0] == told[members[0]][0]
-            }
-            chosen = np.isin(calls.trace, list(known))
-            instance = np.full(len(calls), -1, dtype=np.int64)
-            if len(known) > 1:
-                instance[chosen] = _clustered(calls.take(chosen), known, width, 0)
-            found = found._replace(instance=instance, refusals=())
-        out.append((number, calls, found))
-    return out
-
-
-def _spanning(count: int, edges: Sequence[tuple[int, int, int, int]]) -> dict[int, tuple[int, int]]:
-    """Per trace: its connected part and its offset in it, by the edges given first."""
-    told = {place: (place, 0) for place in range(count)}
-    members = {place: [place] for place in range(count)}
-    for _, one, other, difference in edges:
-        (part, low), (target, high) = told[one], told[other]
-        if part == target:
-            continue
-        shift = low + difference - high
-        for place in members.pop(target):
-            told[place] = (part, told[place][1] + shift)
-            members[part].append(place)
-    return told
-
-
 # -- point-to-point ------------------------------------------------------------------
 
 
 def _transfers(
-    traces: Sequence[RankTrace], groups: list[Group], calls: _Calls, names: _Codes
-) -> list[tuple[int, _Calls, _Found]]:
+    traces: Sequence[RankTrace], groups: list[Group], calls: CallRows, names: _Codes
+) -> list[tuple[int, CallRows, Found]]:
     """Sends with their recvs; adds a group per pair of ranks, with the axis of their group."""
     if len(calls) == 0:
         return []
@@ -499,12 +248,12 @@ def _transfers(
     source = np.where(sends, rank_of[calls.trace], peer)
     target = np.where(sends, peer, rank_of[calls.trace])
     usable = (peer >= 0) & (sends | (calls.op == recv))
-    parts: list[tuple[int, _Calls, _Found]] = []
+    parts: list[tuple[int, CallRows, Found]] = []
     lost: dict[str, int] = defaultdict(int)
     if (~usable).any():
         lost["the other end of the transfer is not recorded"] = int((~usable).sum())
     key = np.minimum(source, target) * (1 << 24) + np.maximum(source, target)
-    for number, rows in _by_key(key, usable):
+    for number, rows in by_key(key, usable):
         ends = (number >> 24, number & ((1 << 24) - 1))
         if not all(rank in place_of for rank in ends):
             continue  # its partner is a missing rank
@@ -516,14 +265,14 @@ def _transfers(
         empty = calls.take(np.zeros(len(calls), dtype=np.bool_))
         groups.append(Group("p2p", "", (), None))
         refusals = tuple((count, reason) for reason, count in lost.items())
-        parts.append((len(groups) - 1, empty, _none(empty)._replace(refusals=refusals)))
+        parts.append((len(groups) - 1, empty, nothing(empty)._replace(refusals=refusals)))
     return parts
 
 
-def _global_peers(groups: Sequence[Group], calls: _Calls, rank_of: Int64) -> Int64:
+def _global_peers(groups: Sequence[Group], calls: CallRows, rank_of: Int64) -> Int64:
     """Global ranks of the peers: some backends write the place in the group instead."""
     peer: Int64 = calls.peer.copy()
-    for number, rows in _by_key(calls.group, calls.group >= 0):
+    for number, rows in by_key(calls.group, calls.group >= 0):
         members = np.array(groups[number].ranks, dtype=np.int64)
         told = peer[rows]
         known = told[told >= 0]
@@ -532,7 +281,7 @@ def _global_peers(groups: Sequence[Group], calls: _Calls, rank_of: Int64) -> Int
         if known.max() < len(members):
             peer[rows] = np.where(told >= 0, members[np.maximum(told, 0)], -1)
     # The only other member is the peer, recorded or not.
-    for number, rows in _by_key(calls.group, (peer < 0) & (calls.group >= 0)):
+    for number, rows in by_key(calls.group, (peer < 0) & (calls.group >= 0)):
         members = np.array(groups[number].ranks, dtype=np.int64)
         if len(members) == 2:
             own = rank_of[calls.trace[rows]]
@@ -540,13 +289,13 @@ def _global_peers(groups: Sequence[Group], calls: _Calls, rank_of: Int64) -> Int
     return peer
 
 
-def _pair_group(groups: Sequence[Group], part: _Calls, ends: tuple[int, int]) -> Group:
+def _pair_group(groups: Sequence[Group], part: CallRows, ends: tuple[int, int]) -> Group:
     known = part.group[part.group >= 0]
     axis = groups[int(known[0])].axis if len(known) else None
     return Group(f"{ends[0]}-{ends[1]}", "p2p", tuple(sorted(ends)), axis)
 
 
-def _pairs(traces: Sequence[RankTrace], calls: _Calls, back: npt.NDArray[np.bool_]) -> _Found:
+def _pairs(traces: Sequence[RankTrace], calls: CallRows, back: npt.NDArray[np.bool_]) -> Found:
     """The k-th send with the k-th recv of each direction, inside each common step.
 
     Args:
@@ -555,7 +304,7 @@ def _pairs(traces: Sequence[RankTrace], calls: _Calls, back: npt.NDArray[np.bool
         back: (calls,) whether the transfer goes from the higher rank to the lower one.
     """
     if len(np.unique(calls.trace)) < 2:
-        return _none(calls)
+        return nothing(calls)
     kind = (calls.size * (1 << 10) + (calls.dtype & 1023)) * 2 + back
     like = replace(calls, kind=kind)
     instance = np.full(len(calls), -1, dtype=np.int64)
@@ -564,8 +313,8 @@ def _pairs(traces: Sequence[RankTrace], calls: _Calls, back: npt.NDArray[np.bool
         if len(rows):
             found = _by_step(traces, like.take(rows)).instance
             instance[rows] = np.where(found >= 0, found + int(instance.max()) + 1, -1)
-    found_all = _Found(instance, Match.STEP)
-    return _by_time(traces, like, found_all) if (instance < 0).any() else found_all
+    found_all = Found(instance, Match.STEP)
+    return by_time(traces, like, found_all) if (instance < 0).any() else found_all
 
 
 # -- the result ----------------------------------------------------------------------
@@ -574,7 +323,7 @@ def _pairs(traces: Sequence[RankTrace], calls: _Calls, back: npt.NDArray[np.bool
 def _assembled(
     groups: Sequence[Group],
     texts: tuple[str, ...],
-    parts: Sequence[tuple[int, _Calls, _Found]],
+    parts: Sequence[tuple[int, CallRows, Found]],
     names: _Codes,
 ) -> Matching:
     """One table over all groups: instances by group and time, rows by instance and rank."""
@@ -626,7 +375,7 @@ def _assembled(
 
 
 def _table(
-    number: int, calls: _Calls, found: _Found, rows: npt.NDArray[np.intp],
+    number: int, calls: CallRows, found: Found, rows: npt.NDArray[np.intp],
     send_codes: set[int], p2p: int,
 ) -> dict[str, Int64]:  # fmt: skip
     """Columns of one group's matched calls, its instances numbered in order of time."""
