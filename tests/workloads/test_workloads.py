@@ -273,8 +273,11 @@ def test_a_split_replica_learns_what_a_whole_one_learns(tmp_path: Path) -> None:
     assert staged == pytest.approx(whole, rel=1e-4)
 
 
-def test_bfloat16(tmp_path: Path) -> None:
-    run = record(tmp_path / "run", "tp", dtype="bfloat16")
+@pytest.mark.parametrize(
+    "workload", ["tp", *(pytest.param(w, marks=pytest.mark.slow) for w in ("ep", "dp", "fsdp"))]
+)
+def test_bfloat16(tmp_path: Path, workload: str) -> None:
+    run = record(tmp_path / "run", workload, dtype="bfloat16")
     assert all(map(math.isfinite, run.manifest.losses))
     dtypes = {name for row in run.records(0)["collectives"] for name in row["in_dtypes"]}
     assert "BFloat16" in dtypes
