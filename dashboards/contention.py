@@ -160,7 +160,11 @@ def _transfers(result: ContentionResult) -> Table:
         "slowdown": "slowdown",
         "slowdown_low": "from",
         "slowdown_high": "to",
+        "bench_p50_ns": "benchmark",
+        "bench_slowdown": "against it",
     }
+    if result.per_transfer["bench_p50_ns"].isna().all():
+        del labels["bench_p50_ns"], labels["bench_slowdown"]
     return table(
         "Transfers beside compute",
         result.per_transfer,

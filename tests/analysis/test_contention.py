@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests import synth
 from tracekit import simulate
 from tracekit.analysis.contention import NO_BASELINE, ContentionResult, analyze
 from tracekit.core.errors import MissingDataError
-from tracekit.core.run import Run
+from tracekit.core.run import LinkLatency, Run
 
 BASE: dict[str, Any] = {
     "dp": 4, "layers": 8, "steps": 8, "microbatches": 4, "trend_ratio": 0.03, "tail_ratio": 0.03,
@@ -114,6 +115,22 @@ def test_transfers_slowed_by_compute_are_measured_too() -> None:
     frame = analyze(run).per_transfer
     assert set(frame.op) == {"all_reduce"}
     assert (frame.n_overlapped > 0).all()
+
+
+def test_transfers_are_held_against_the_benchmark() -> None:
+    run = simulate.load(simulate.made(BASE))
+    (size,) = set(analyze(run).per_transfer.bytes)
+    points = ((size // 2, 1_000_000), (size * 2, 4_000_000))
+    baseline = (
+        *(LinkLatency("all_reduce", 4, bytes_, ns) for bytes_, ns in points),
+        LinkLatency("all_reduce", 2, size, 7),
+        LinkLatency("all_gather", 4, size, 7),
+    )
+    (row,) = analyze(dataclasses.replace(run, baseline=baseline)).per_transfer.to_dict("records")
+    assert row["bench_p50_ns"] == pytest.approx(2_000_000)
+    assert row["bench_slowdown"] == pytest.approx(row["overlapped_p50_ns"] / 2_000_000)
+    beyond = (LinkLatency("all_reduce", 4, size // 2, 1_000_000),)
+    assert analyze(dataclasses.replace(run, baseline=beyond)).per_transfer.bench_p50_ns.isna().all()
 
 
 def test_without_overlap_the_question_is_refused() -> None:

@@ -36,7 +36,7 @@ from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.grouped import Codes, mixed, turns
 from tracekit.core.intervals import Intervals, covered_within, intersect, union
-from tracekit.core.run import Run, why_no_device_work
+from tracekit.core.run import LinkLatency, Run, why_no_device_work
 from tracekit.core.slowdown import LEAST, Pieces, Slowdown, slowdown
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
@@ -79,6 +79,8 @@ PER_TRANSFER = Schema(
     *_FIT,
     Column("alone_p50_ns", "Float64", "ns", "Median transfer without compute beside it."),
     Column("overlapped_p50_ns", "Float64", "ns", "Median transfer with compute beside it."),
+    Column("bench_p50_ns", "Float64", "ns", "The same by `tracekit bench`, alone; null if none."),
+    Column("bench_slowdown", "Float64", "", "overlapped_p50_ns / bench_p50_ns; null if none."),
 )
 PER_STEP = Schema(
     Column("rank", "int32", "", "Global rank."),
@@ -148,7 +150,7 @@ def analyze(run: Run) -> ContentionResult:
     spent = float((kernels.ns * kernels.share).sum())
     return ContentionResult(
         per_class=_per_class(names, classes, kernels),
-        per_transfer=_per_transfer(transfers),
+        per_transfer=_per_transfer(transfers, run.baseline),
         per_step=per_step,
         per_region=_per_region(kernels, lost),
         net_benefit_ns=int(counted.net_benefit_ns.sum()),
@@ -388,6 +390,7 @@ class _Transfer(NamedTuple):
     share: Float  # overlapped by compute
     trace: Int64
     step: Int64
+    members: int  # of the group; 0 when not known
     fit: Slowdown | None
 
     @property
@@ -411,6 +414,7 @@ class _Moved(NamedTuple):
 
     op: Int64
     axis: Int64
+    members: Int64
     bytes: Int64
     ns: Int64
     share: Float
@@ -421,8 +425,8 @@ class _Moved(NamedTuple):
     def take(self, rows: npt.NDArray[np.intp]) -> _Moved:
         """Some of the rows."""
         return _Moved(
-            self.op[rows], self.axis[rows], self.bytes[rows], self.ns[rows], self.share[rows],
-            self.trace[rows], self.step[rows], self.position[rows],
+            self.op[rows], self.axis[rows], self.members[rows], self.bytes[rows], self.ns[rows],
+            self.share[rows], self.trace[rows], self.step[rows], self.position[rows],
         )  # fmt: skip
 
 
@@ -431,7 +435,7 @@ def _transfers(ranks: Sequence[_Rank]) -> list[_Transfer]:
     words = Codes()
     parts = [_moved(place, item, words) for place, item in enumerate(ranks)]
     every = _Moved(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    key = mixed(every.op, every.axis, every.bytes)
+    key = mixed(every.op, every.axis, every.members, every.bytes)
     order = np.argsort(key, kind="stable")
     edges = np.flatnonzero(np.diff(key[order], prepend=~key[order][:1], append=~key[order][-1:]))
     texts = words.texts()
@@ -455,9 +459,11 @@ def _moved(place: int, item: _Rank, words: Codes) -> _Moved:
     axes = [group.axis or group.description or "world" for group in trace.groups]
     # The last entry, which -1 selects, is a name of its own here.
     axis = words.of([*axes, "unknown"])[:-1]
+    members = np.array([*(len(group.ranks) for group in trace.groups), 0], dtype=np.int64)
     return _Moved(
         op=words.of(trace.names)[calls.op_id[chosen]],
         axis=axis[calls.group[chosen]],
+        members=members[calls.group[chosen]],
         bytes=np.maximum(calls.in_bytes, calls.out_bytes)[chosen],
         ns=end - start,
         share=covered_within(item.compute, start, end) / (end - start),
@@ -476,24 +482,46 @@ def _transfer(rows: _Moved, texts: tuple[str, ...]) -> _Transfer:
     )  # fmt: skip
     return _Transfer(
         texts[rows.op[0]], texts[rows.axis[0]], int(rows.bytes[0]), rows.ns, rows.share,
-        rows.trace, rows.step, slowdown(pieces),
+        rows.trace, rows.step, int(rows.members[0]), slowdown(pieces),
     )  # fmt: skip
 
 
-def _per_transfer(transfers: Sequence[_Transfer]) -> pd.DataFrame:
+def _per_transfer(transfers: Sequence[_Transfer], baseline: Sequence[LinkLatency]) -> pd.DataFrame:
     rows = []
     for item in transfers:
         over = item.share > 0
         if not over.any():
             continue
+        beside = float(np.median(item.ns[over]))
+        bench = _bench(item, baseline)
         rows.append(
             (item.op, item.axis, item.bytes, int((~over).sum()), int(over.sum()),
              *_fit_cells(item.fit, item.lost)[:3],
-             None if item.alone_p50 is None else float(item.lost.sum()), item.alone_p50,
-             float(np.median(item.ns[over])))
+             None if item.alone_p50 is None else float(item.lost.sum()), item.alone_p50, beside,
+             bench, None if bench is None else beside / bench)
         )  # fmt: skip
     columns = list(zip(*rows, strict=True)) or [()] * len(PER_TRANSFER.names)
     return table(PER_TRANSFER, dict(zip(PER_TRANSFER.names, map(list, columns), strict=True)))
+
+
+def _bench(item: _Transfer, baseline: Sequence[LinkLatency]) -> float | None:
+    """The benchmark's time for this operation, group size and message.
+
+    Between two measured sizes on a straight line of the logarithms; never beyond them.
+    """
+    points = sorted(
+        {
+            (row.bytes, row.p50_ns)
+            for row in baseline
+            if row.op == item.op and row.group_size == item.members and row.bytes > 0
+        }
+    )
+    if not points or not points[0][0] <= item.bytes <= points[-1][0]:
+        return None
+    sizes, times = (
+        np.log(np.array(column, dtype=np.float64)) for column in zip(*points, strict=True)
+    )
+    return float(np.exp(np.interp(np.log(item.bytes), sizes, times)))
 
 
 # -- benefit -------------------------------------------------------------------------------------

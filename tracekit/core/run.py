@@ -64,6 +64,19 @@ class FileFacts:
     diagnostics: tuple[Diagnostic, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LinkLatency:
+    """How long one collective takes when nothing else runs, as ``tracekit bench`` measured it.
+
+    ``bytes`` is the larger side: the input of a reduce_scatter, the output of an all_gather.
+    """
+
+    op: str
+    group_size: int
+    bytes: int
+    p50_ns: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """All loaded ranks of one job, in rank order. Only ``io.load`` makes one.
@@ -72,6 +85,7 @@ class Run:
     traces came without one. ``truth`` lists the faults planted on purpose,
     ``files`` what each trace file is, in the order of reading. ``matching`` joins the
     ranks' calls and ``clock`` has one fit per rank; both are there for a loaded run.
+    ``baseline`` is what a benchmark of the links gave, if one lies with the run.
     """
 
     name: str
@@ -83,6 +97,7 @@ class Run:
     files: tuple[FileFacts, ...] = ()
     matching: Matching | None = None
     clock: tuple[ClockFit, ...] = ()
+    baseline: tuple[LinkLatency, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

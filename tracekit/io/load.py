@@ -18,10 +18,10 @@ from typing import Any
 from tracekit.core.clock import fit
 from tracekit.core.errors import InputError, NotATraceError, UsageError
 from tracekit.core.match import match
-from tracekit.core.run import Diagnostic, FileFacts, Run, Severity
+from tracekit.core.run import Diagnostic, FileFacts, LinkLatency, Run, Severity
 from tracekit.core.topology import AXES, Group, Topology
 from tracekit.core.trace import RankTrace
-from tracekit.io import cache, kineto, names
+from tracekit.io import baseline, cache, kineto, names
 from tracekit.io.assemble import Options, Window
 from tracekit.io.discover import Found, TraceFile, discover
 from tracekit.io.manifest import Manifest
@@ -105,6 +105,7 @@ def _run(found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diag
         conditions=found.manifest.conditions if found.manifest else {},
         truth=tuple(found.manifest.truth) if found.manifest else (),
         files=facts,
+        baseline=_baseline(found, notes),
     )
     if run.missing_ranks:
         here = f"{len(run.traces)} of {topology.world_size} ranks are here"
@@ -112,6 +113,22 @@ def _run(found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diag
         count = len(run.missing_ranks)
         notes.append(Diagnostic("missing-ranks", Severity.INFO, None, count, message))
     return _across_ranks(dataclasses.replace(run, diagnostics=_collected(notes)))
+
+
+def _baseline(found: Found, notes: list[Diagnostic]) -> tuple[LinkLatency, ...]:
+    """The benchmark of the links that lies with a run, if one does."""
+    path = found.folder / baseline.FILE_NAME if found.folder is not None else None
+    if path is None or not path.is_file():
+        return ()
+    try:
+        rows = baseline.read(path).rows
+    except InputError as error:
+        notes.append(Diagnostic("bad-baseline", Severity.WARNING, None, 1, str(error)))
+        return ()
+    return tuple(
+        LinkLatency(row.op, row.group_size, max(row.in_bytes, row.out_bytes), row.p50_ns)
+        for row in rows
+    )
 
 
 def _across_ranks(run: Run) -> Run:
