@@ -24,6 +24,7 @@ from tracekit.report.section import Section, plural
 
 from ._parts import MANY_RANKS
 
+FEW = 8  # ranks whose sums fit into a caption
 SHOWN = 64  # rows or columns of a matrix, bars of a chart
 SOURCES = {
     "splits": "Counted from the rows each rank sends and receives.",
@@ -103,14 +104,17 @@ def _matrix(traffic: pd.DataFrame) -> Heatmap:
     grid = traffic.pivot_table(
         index="src", columns="dst", values="tokens", aggfunc="sum", dropna=False
     ).astype(float)
-    caption = "Rows dispatched in counted steps, all layers; in brackets the sum of each rank."
+    caption = "Rows dispatched in counted steps, all layers; in brackets what a rank sends."
+    if len(grid) <= FEW:
+        told = ", ".join(f"rank {dst} {_count(grid[dst].sum())}" for dst in grid.columns)
+        caption += f" Received: {told}."
     if len(grid) > SHOWN:
         grid = grid.iloc[:SHOWN, :SHOWN]
         caption += f" The first {SHOWN} ranks; all are in --json."
     return Heatmap(
         "Traffic: rows from rank to rank",
         tuple(f"from {src} ({_count(grid.loc[src].sum())})" for src in grid.index),
-        tuple(f"{dst} ({_count(grid[dst].sum())})" for dst in grid.columns),
+        tuple(str(dst) for dst in grid.columns),
         tuple(tuple(None if pd.isna(v) else float(v) for v in row) for row in grid.to_numpy()),
         "count",
         "rows",

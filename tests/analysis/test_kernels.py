@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import synth
+from tracekit import simulate
 from tracekit.analysis.kernels import NO_SCOPE, NOT_LINKED, analyze
 from tracekit.core.errors import MissingDataError
 from tracekit.core.trace import Origins, RankTrace
@@ -96,6 +97,14 @@ def test_a_slow_rank_is_named_and_its_twin_is_silent() -> None:
     ratio = slow.per_rank.set_index("rank").slowdown
     assert ratio[2] == pytest.approx(1.2, rel=0.03)
     assert analyze(synth.run(*(many(rank, 1.0) for rank in range(4)))).findings == ()
+
+
+def test_stages_are_not_held_against_each_other() -> None:
+    base = {"pp": 2, "dp": 2, "layers": 4, "steps": 3, "stage_factors": [1.0, 1.5]}
+    assert analyze(simulate.load(simulate.made(base))).findings == ()
+    slow = simulate.made({**base, "faults": ["slow-rank:3:1.3"]})
+    (finding,) = analyze(simulate.load(slow)).findings
+    assert finding.ranks == (3,)
 
 
 def test_kernels_that_run_differently_often_are_not_compared() -> None:

@@ -7,7 +7,7 @@ one kernel's time, and the share of all kernel time. Sums are of kernels, not of
 covered time, so kernels that run side by side count each. The rows of each of
 the three tables sum to the same whole.
 A rank is compared with its peers kernel by kernel: its median against the lower
-median of the others that run the kernel equally often, which is the same role.
+median of the others of its role (same pipeline stage) that run the kernel equally often.
 Its excess is the sum over compute kernels of n × (own median − peers' median),
 told only above three standard errors of it and 2 % of the step, over kernels that
 run at least 5 times.
@@ -31,9 +31,11 @@ from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.grouped import Codes, Summary, summaries
+from tracekit.core.roles import roles
 from tracekit.core.run import Run, why_no_device_work
 from tracekit.core.stats import low_median
 from tracekit.core.table import Column, Schema
+from tracekit.core.timing import across
 from tracekit.core.trace import Int64, KernelKind, RankTrace
 
 Mask = npt.NDArray[np.bool_]
@@ -117,7 +119,9 @@ def analyze(run: Run) -> KernelsResult:
         raise MissingDataError(why_no_device_work(run))
     texts = names.texts()
     total = int(kernels.ns.sum())
-    by_rank = _ByRank.of(run, kernels, len(texts))
+    matching, clock = across(run)
+    role = np.array(roles(run.traces, run.topology, matching, clock).role, dtype=np.int64)
+    by_rank = _ByRank.of(run, kernels, len(texts), role)
     return KernelsResult(
         per_kernel=_per_kernel(kernels, texts, total),
         per_op=_grouped(PER_OP, "op", kernels, kernels.op, (*texts, NOT_LINKED), total),
@@ -243,7 +247,7 @@ class _ByRank(NamedTuple):
     error: npt.NDArray[np.float64]  # standard error of p50 - peers
 
     @classmethod
-    def of(cls, run: Run, kernels: _Kernels, names: int) -> _ByRank:
+    def of(cls, run: Run, kernels: _Kernels, names: int, role: Int64) -> _ByRank:
         ranks = len(run.traces)
         compute = kernels.kind == KernelKind.COMPUTE
         key = kernels.name[compute] * ranks + kernels.trace[compute]
@@ -260,7 +264,7 @@ class _ByRank(NamedTuple):
         error[found.n < _LEAST_N] = np.nan
         steps = [max(1, int(trace.statistic_steps().sum())) for trace in run.traces]
         n, p50 = found.n.reshape(names, ranks), found.p50.reshape(names, ranks)
-        peers, peers_error = _peers(n / np.array(steps), p50, error.reshape(names, ranks))
+        peers, peers_error = _peers(n / np.array(steps), p50, error.reshape(names, ranks), role)
         return cls(
             n, found.total.reshape(names, ranks), p50, peers,
             np.hypot(error.reshape(names, ranks), peers_error),
@@ -271,11 +275,13 @@ def _peers(
     per_step: npt.NDArray[np.float64],
     p50: npt.NDArray[np.float64],
     error: npt.NDArray[np.float64],
+    role: Int64,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """What the other ranks that run a kernel equally often show, and its standard error."""
+    """What other ranks of the same role show that run a kernel equally often, and its error."""
     peers, errors = np.full(p50.shape, np.nan), np.full(p50.shape, np.nan)
     for rank in range(p50.shape[1]):
         same = np.isclose(per_step, per_step[:, [rank]], rtol=0.01) & (per_step > 0)
+        same &= role == role[rank]
         same[:, rank] = False
         has = same.any(axis=1)
         if not has.any():
