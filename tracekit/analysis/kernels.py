@@ -120,7 +120,7 @@ def analyze(run: Run) -> KernelsResult:
     texts = names.texts()
     total = int(kernels.ns.sum())
     matching, clock = across(run)
-    role = np.array(roles(run.traces, run.topology, matching, clock).role, dtype=np.int64)
+    role = np.array(roles(run.traces, run.topology, matching, clock).stage, dtype=np.int64)
     by_rank = _ByRank.of(run, kernels, len(texts), role)
     return KernelsResult(
         per_kernel=_per_kernel(kernels, texts, total),
