@@ -142,7 +142,7 @@ def _whiskers(result: CompareResult) -> Whiskers:
             for row in result.verdicts.itertuples()
         ),
         "ns",
-        f"time per step, {format.shorten(result.new, 24)} minus {format.shorten(result.base, 24)}",
+        "time per step, new minus base",
         "Right of zero is slower. The grey band is the noise: a difference inside it, or one "
         "whose interval crosses zero, is no verdict.",
     )

@@ -68,6 +68,8 @@ def answer(result: ScalingResult) -> Answer:
     first, last = result.per_run.iloc[0], result.per_run.iloc[-1]
     low, high = (format.quantity(last[name], "ratio") for name in ("low_ratio", "high_ratio"))
     mark = "Under unequal conditions (forced): " if result.forced else ""
+    if result.kind == "assumed strong":
+        mark += "If every size does the same work: "
     sentence = (
         f"{mark}{last['world_size']} ranks do {format.significant(last['speedup'])} times the "
         f"work of {first['world_size']} in the same time: an efficiency of "

@@ -26,6 +26,7 @@ from ._waits import timed
 
 SLOW = 1.2  # a group is marked when its transfers take this much longer than its peers'
 SHOWN_AXES = 12
+MEMBERS = 8  # ranks of a group that are listed
 METHOD = (
     "Groups of one mesh axis do the same work, so the same operation of the same size should "
     "take them equally long. Slower than peers: over the group's operations, the median of its "
@@ -83,11 +84,11 @@ def _is_slow(item: GroupTimes) -> bool:
 
 def _name(section: Section, group: Group) -> str:
     """ "the tp group of ranks 0 and 1"; a pair of ranks is a link."""
-    axis = group.axis or (group.description if group.axis is None else "")
+    axis = _axis(group)
     members = section.who(group.ranks) if group.ranks else "unknown ranks"
     if set(group.ranks) == set(section.run.ranks):
         members = "all ranks"
-    return f"the {axis} group of {members}" if axis else f"the group of {members}"
+    return f"the {axis} group of {members}"
 
 
 def _picture(section: Section, found: Sequence[GroupTimes]) -> Heatmap | None:
@@ -120,7 +121,10 @@ def _picture(section: Section, found: Sequence[GroupTimes]) -> Heatmap | None:
 
 
 def _axis(group: Group) -> str:
-    return group.axis or group.description or "without an axis"
+    if group.axis:
+        return group.axis
+    # What torch calls the group of everyone, which nobody named.
+    return "world" if group.description in {"", "default_pg", "undefined"} else group.description
 
 
 def _groups(section: Section, found: Sequence[GroupTimes]) -> Table:
@@ -167,9 +171,12 @@ def _silent_groups(section: Section) -> Table:
 
 
 def _members(group: Group) -> str:
-    shown = ", ".join(map(str, group.ranks[:16]))
-    rest = len(group.ranks) - 16
-    return (f"{shown} and {rest} more" if rest > 0 else shown) or "not known"
+    if not group.ranks:
+        return "not known"
+    rest = len(group.ranks) - MEMBERS
+    if rest <= 0 or _in_a_row(group.ranks):
+        return _span(group.ranks)
+    return f"{', '.join(map(str, group.ranks[:MEMBERS]))} and {rest} more"
 
 
 def _where(section: Section, group: Group) -> str | None:
@@ -195,9 +202,14 @@ def _hosts(section: Section) -> list[Block]:
 
 
 def _span(ranks: Sequence[int]) -> str:
-    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2:
+    """ "0 to 7", or "0, 4, 8"."""
+    if _in_a_row(ranks) and len(ranks) > 3:
         return f"{ranks[0]} to {ranks[-1]}"
     return ", ".join(map(str, ranks))
+
+
+def _in_a_row(ranks: Sequence[int]) -> bool:
+    return list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
 
 
 def _links(section: Section) -> list[Block]:

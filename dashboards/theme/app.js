@@ -33,6 +33,7 @@ function show(page, focus) {
     if (here) link.setAttribute("aria-current", link.dataset.run ? "true" : "page");
     else link.removeAttribute("aria-current");
   }
+  run.querySelector("nav.pages a[aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
   aim(run, page);
   showSelection(run);
   for (const table of page.querySelectorAll("table")) filterTable(table);

@@ -163,6 +163,12 @@ def test_several_runs_have_pages_of_their_own() -> None:
     assert {str(link).partition("?")[0] for link in links} <= {f"#{name}" for name in every}
 
 
+def test_runs_of_the_same_name_are_told_apart() -> None:
+    text = Document(html.render([made.section(), made.section()])).text
+    assert "tp 2 (1)" in text
+    assert "tp 2 (2)" in text
+
+
 def test_diagnostics_are_counted_on_every_page() -> None:
     section = made.section(made.run(diagnostics=[made.WARNING] * 2))
     assert "2 diagnostics</a>" in html.render([section])

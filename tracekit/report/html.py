@@ -11,6 +11,7 @@ Source of plotly.js: the file inside the ``plotly`` Python package.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import gzip
 import hashlib
@@ -117,6 +118,7 @@ def render(
             ``plotly_source()`` as ``PLOTLY_FILE`` beside the document.
     """
     own = pages(extra)
+    sections = _distinct(sections)
     runs = tuple(_run(section, i, len(sections) > 1, own) for i, section in enumerate(sections))
     names = " · ".join(run.name for run in runs)
     if len(runs) > 1:
@@ -152,6 +154,21 @@ def render(
         fact=_fact,
     )
     return document.lstrip() + "\n"
+
+
+def _distinct(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """The sections, runs of the same name told apart by a number."""
+    names = [section.run.name for section in sections]
+    seen: dict[str, int] = {}
+    found = []
+    for section in sections:
+        name = section.run.name
+        seen[name] = seen.get(name, 0) + 1
+        if names.count(name) > 1:
+            run = dataclasses.replace(section.run, name=f"{name} ({seen[name]})")
+            section = Section(run, section.outcomes)
+        found.append(section)
+    return tuple(found)
 
 
 class _Charts:

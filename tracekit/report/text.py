@@ -22,7 +22,7 @@ from tracekit.report.page import AnyPage, pages
 from tracekit.report.section import Section
 
 WIDTH = 100
-MAX_ROWS = 12
+MAX_ROWS = 8
 INDENT = "  "
 GAP = "  "
 CELL_LENGTH = 120
