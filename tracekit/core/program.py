@@ -32,6 +32,7 @@ from tracekit.core.trace import Int64, KernelKind, RankTrace, StepFlag
 Bool = npt.NDArray[np.bool_]
 _TOGETHER_NS = 1_000  # parts of one call, and calls that are started as one, end this close
 _OVERHANG_NS = 3_000
+_WAKE_UP_NS = 10_000  # work follows what it waited for within this
 _TOUCHING_NS = 5_000  # a call this soon after the one before it on its stream waited for it
 
 
@@ -347,7 +348,7 @@ def _chain(
     anchor = _anchors(trace, fit, calls, before)
     seen = _seen_ends(busy, calls.end)
     waits = _uncovered(busy, seen) & ~_eager(trace, matching, calls)
-    waits = _last_of_stretch(busy, anchor, seen, waits)
+    waits = _last_of_stretch(busy, anchor, seen, waits, seen < calls.end)
     needed = needs[calls.call]
     unseen = (needed >= seen) & ~waits
     seen = np.where(unseen, needed, seen)
@@ -485,11 +486,12 @@ def _seen_ends(busy: Intervals, end: Int64) -> Int64:
     return out
 
 
-def _last_of_stretch(busy: Intervals, anchor: Int64, end: Int64, waits: Bool) -> Bool:
+def _last_of_stretch(busy: Intervals, anchor: Int64, end: Int64, waits: Bool, over: Bool) -> Bool:
     """Of the calls that end in one idle stretch only the last: it is what work waited for.
 
     An idle stretch ends with the next computing or with the next call. What ended before in
-    it, like a receive posted ahead, may have been waited for or not.
+    it, like a receive posted ahead, may have been waited for or not. A call that ends a
+    little after the computing has begun (``over``) only counts when none ended just before.
     """
     rows = np.flatnonzero(waits)
     stretch = np.searchsorted(busy.starts, end[rows], side="left").astype(np.int64) << 32
@@ -498,8 +500,13 @@ def _last_of_stretch(busy: Intervals, anchor: Int64, end: Int64, waits: Bool) ->
     key = key.reshape(-1)
     last = np.full(len(unique), np.iinfo(np.int64).min)
     np.maximum.at(last, key, end[rows])
+    before = np.full(len(unique), np.iinfo(np.int64).min)
+    inside = ~over[rows]
+    np.maximum.at(before, key[inside], end[rows[inside]])
+    other = last - before < _WAKE_UP_NS
     out = np.zeros(len(waits), dtype=np.bool_)
-    out[rows] = end[rows] >= last[key] - _TOGETHER_NS
+    chosen = np.where(other, before, last)[key]
+    out[rows] = (end[rows] >= chosen - _TOGETHER_NS) & ~(over[rows] & other[key])
     return out
 
 
