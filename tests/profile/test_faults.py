@@ -86,17 +86,27 @@ def test_truth_of_a_slow_stage_names_its_ranks(tmp_path: Path) -> None:
     assert run.manifest.truth[0]["ranks"] == [2, 3]
 
 
+BIG = {"hidden": 256, "seq": 128, "steps": 4, "faults": ("slow-rank:1:8",)}
+
+
+# Compared within one run: two runs may meet a machine that is differently busy.
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["tp", "dp", "pp"])
-def test_a_slow_rank_that_really_computes(tmp_path: Path, workload: str) -> None:
-    big = {"hidden": 256, "seq": 128, "steps": 4}
+@pytest.mark.parametrize("workload", ["tp", "dp"])
+def test_the_others_wait_for_a_rank_that_computes_slowly(tmp_path: Path, workload: str) -> None:
+    run = record(tmp_path / "run", workload, **BIG)
+    waited, own = (sum(s.ms for s in run.spans(rank, "gloo:all_reduce")) for rank in (0, 1))
+    assert waited > 2 * own
 
-    def median_ms(name: str, planted: tuple[str, ...]) -> float:
-        run = record(tmp_path / name, workload, faults=planted, **big)
-        steps = [span.ms for span in run.spans(1, "ProfilerStep#")]
-        return statistics.median(steps)
 
-    assert median_ms("slow", ("slow-rank:1:8",)) > 1.6 * median_ms("clean", ())
+@pytest.mark.slow
+def test_the_stage_of_a_rank_that_computes_slowly(tmp_path: Path) -> None:
+    record(tmp_path / "run", "pp", **BIG)
+    run = load(tmp_path / "run")
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        normal, slow = (np.median(durations_ms(trace, [phase])) for trace in run.traces)
+        assert slow > 3 * normal
 
 
 def test_a_slow_link_delays_what_arrives_over_it(tmp_path: Path) -> None:
