@@ -152,7 +152,7 @@ def by_rank(
     ticks = [str(rank) for rank in means.index]
     caption = "Mean over the counted steps."
     if len(means) > MANY_RANKS:
-        means, names, caption = _condensed(means, section)
+        means, names, caption = _condensed(means, section, marked)
         ticks = names
         horizontal = True
     elif len(section.hosts) and len(set(section.hosts.values())) > 1:
@@ -178,18 +178,23 @@ def by_rank(
     )
 
 
-def _condensed(means: pd.DataFrame, section: Section) -> tuple[pd.DataFrame, list[str], str]:
-    """The ranks that lose most by name, then ranks at quantiles of lost time."""
+def _condensed(
+    means: pd.DataFrame, section: Section, marked: Sequence[int]
+) -> tuple[pd.DataFrame, list[str], str]:
+    """The culprits and the ranks that lose most by name, then ranks at quantiles of lost time."""
     order = lost(means, section).sort_values(ascending=False, kind="stable").index
     last = len(order) - 1
-    worst = list(order[:WORST_RANKS])
+    # Who makes the others wait waits least, so it is not among those that lose most.
+    culprits = [rank for rank in means.index if rank in marked][:WORST_RANKS]
+    worst = [*culprits, *(rank for rank in order if rank not in culprits)][:WORST_RANKS]
     at = [order[round((1 - q) * last)] for q, _ in QUANTILES]
     names = [section.rank_name(int(rank)) for rank in worst]
     names += [f"{label} of {len(order)} ranks" for _, label in QUANTILES]
     rows = pd.concat([means.loc[worst], means.loc[at]])
     rows.index = pd.Index([*worst, *([-1] * len(at))])
     caption = (
-        f"{len(order)} ranks: the {WORST_RANKS} that lose most, by name; below them the ranks at "
+        f"{len(order)} ranks: {'the culprit and ' if culprits else ''}"
+        f"the {WORST_RANKS - len(culprits)} that lose most, by name; below them the ranks at "
         "the quantiles of lost time. Mean over the counted steps; every rank is in the table."
     )
     return rows, names, caption

@@ -172,7 +172,7 @@ function heightOf(figure, follow, labels) {
 }
 
 function relabel(layout, axis, labels, ticks, downwards) {
-  const every = downwards ? 1 : Math.max(1, Math.ceil(ticks.join("").length / TICK_CHARACTERS));
+  const every = downwards ? 1 : Math.max(1, Math.ceil((ticks.join(" ").length + 1) / TICK_CHARACTERS));
   const at = ticks.map((_, i) => i).filter((i) => i % every === 0);
   const range = downwards ? [labels.length - 0.5, -0.5] : [-0.5, labels.length - 0.5];
   const name = `${axis}axis`;

@@ -78,3 +78,27 @@ def test_analyze_writes_tables(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert (tmp_path / "csv/overlap.per_step.csv").is_file()
     code, out, _ = call(capsys, "analyze", SAMPLES / "tp2", "overlap", "--md")
     assert out.startswith("## tp2\n")
+
+
+PAGE = """
+from tracekit.report.blocks import Answer
+from tracekit.report.page import RunPage
+PAGE = RunPage("Mine", "mine", lambda section: (Answer("Mine it is."),), 45)
+"""
+
+
+def test_a_report_takes_a_page_and_leaves_plotly_beside(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "mine.py"
+    page.write_text(PAGE, encoding="utf-8")
+    target = tmp_path / "report.html"
+    options = ("-o", target, "--page", page, "--plotlyjs", "directory")
+    assert call(capsys, "report", SAMPLES / "tp2", *options)[0] == 0
+    assert "Mine it is." in target.read_text("utf-8")
+    assert target.stat().st_size < 1_500_000
+    assert len(list(tmp_path.glob("plotly-*.min.js"))) == 1
+    page.write_text("PAGE = None", encoding="utf-8")
+    code, _, err = call(capsys, "report", SAMPLES / "tp2", "--page", page)
+    assert code == 2
+    assert "PAGE must be" in err

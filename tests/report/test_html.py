@@ -176,7 +176,7 @@ def test_diagnostics_are_counted_on_every_page() -> None:
 
 def test_many_ranks_are_condensed_and_said_to_be() -> None:
     text = " ".join(Document(html.render([made.large()])).text)
-    assert "100 ranks: the 8 that lose most, by name" in text
+    assert "100 ranks: the culprit and the 7 that lose most, by name" in text
     assert "200 of 300 rows: those with the highest" in text
 
 

@@ -21,7 +21,7 @@ from tracekit.report.blocks import Bars, Cube, Heatmap, Key, Line, Lines, Whiske
 Chart: TypeAlias = Bars | Heatmap | Lines | Whiskers
 
 INK = "var(--ink)"
-LABEL_LENGTH = 28
+LABEL_LENGTHS = (28, 36, 46)
 ROW_HEIGHT = 26
 SINGLE_HEIGHT = 44
 COLUMN_CHART_HEIGHT = 170
@@ -51,8 +51,14 @@ def escape(text: str) -> str:
     return format.plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _tick(text: str) -> str:
-    return escape(format.shorten(text, LABEL_LENGTH))
+def _ticks(names: Sequence[str]) -> list[str]:
+    """Names cut to fit beside a chart; less so where two would be cut to the same."""
+    different = len(set(names))
+    for length in LABEL_LENGTHS:
+        short = [format.shorten(name, length) for name in names]
+        if len(set(short)) == different:
+            break
+    return [escape(name) for name in short]
 
 
 def _bars(block: Bars) -> Figure:
@@ -182,12 +188,12 @@ def _axis_title(text: str, *, visible: bool) -> dict[str, Any]:
 
 def _category_axis(title: str, ticks: Sequence[str], *, visible: bool) -> dict[str, Any]:
     # Positions, not names: two long names may be cut to the same label.
-    every = max(1, -(-sum(map(len, ticks)) // TICK_CHARACTERS))
+    every = max(1, -(-sum(len(tick) + 1 for tick in ticks) // TICK_CHARACTERS))
     return {
         **_axis_title(title, visible=visible),
         "tickmode": "array",
         "tickvals": list(range(0, len(ticks), every)),
-        "ticktext": [_tick(tick) for tick in ticks[::every]],
+        "ticktext": _ticks(ticks[::every]),
         "tickangle": 0,
         "range": [-0.5, len(ticks) - 0.5],
         "fixedrange": True,
@@ -204,7 +210,7 @@ def _downwards(names: Sequence[str]) -> dict[str, Any]:
     return {
         "range": [len(names) - 0.5, -0.5],
         "tickvals": list(range(len(names))),
-        "ticktext": [_tick(name) for name in names],
+        "ticktext": _ticks(names),
     }
 
 
