@@ -44,6 +44,7 @@ class EventColumns(Columns):
     external_id: Int64 = column(np.int64)
     device: Int64 = column(np.int64)
     stream: Int64 = column(np.int64)
+    shape: Int32 = column(np.int32)  # grid and block of a launch, -1 where not recorded
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,7 +54,7 @@ def origins_of(events: Events, work: Work) -> Origins:
     return Origins(
         op_id=_names(events, op_row),
         scope_id=_names(events, scope),
-        shape_id=np.full(len(work.row), MISSING, dtype=np.int32),
+        shape_id=events.columns.shape[work.row],
     )
 
 

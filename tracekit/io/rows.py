@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.core.trace import Int64
 from tracekit.io import tokens
-from tracekit.io.events import LONGEST_NAME, Builder
+from tracekit.io.events import LONGEST_NAME, MISSING, Builder
 from tracekit.io.notes import Notes
 from tracekit.io.tokens import BAD_JSON, NO_ARGS, Bool, Event, Times
 
@@ -87,6 +87,7 @@ class RowMaker:
                 ),
                 "device": tokens.ids([item.device for item in args]),
                 "stream": tokens.ids([item.stream for item in args]),
+                "shape": codes[:, 4],
             },
             len(events),
         )
@@ -103,7 +104,7 @@ class RowMaker:
         return np.where(is_complete & ~found.negative, found.ns, 0)
 
     def _codes(self, kept: list[Event], index: list[int], located: Located) -> Any:
-        """(n, 4) codes of category, name, pid and tid, given out row by row."""
+        """(n, 5) codes of category, name, pid, tid and shape, given out row by row."""
         label, code = tokens.label, self._builder.code
         texts = [
             (event.cat or "", label(event.name), label(event.pid), label(event.tid))
@@ -114,11 +115,16 @@ class RowMaker:
             self._notes.count("long-name", *located(index[row]))
             category, name, pid, tid = (text[:LONGEST_NAME] for text in texts[row])
             texts[row] = (category, name, pid, tid)
+        shapes = [tokens.shape(event.args) if event.args is not None else "" for event in kept]
         codes = np.array(
-            [(code(cat), code(name), code(pid), code(tid)) for cat, name, pid, tid in texts],
+            [
+                (code(cat), code(name), code(pid), code(tid), code(shape) if shape else MISSING)
+                for (cat, name, pid, tid), shape in zip(texts, shapes, strict=True)
+            ],
             dtype=np.int32,
-        ).reshape(len(kept), 4)
+        ).reshape(len(kept), 5)
         full = codes < 0
+        full[:, 4] = False  # what has no room for its shape has none
         if full.any():
             self._note_mask("too-many-names", np.asarray(full.any(axis=1)), index, located)
             codes[full] = 0

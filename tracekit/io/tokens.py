@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +26,10 @@ LARGEST_TIME_US = 4_600_000_000_000_000
 # Nothing that a trace records lasts a day; a counter that wrapped around claims to.
 LONGEST_DURATION_US = 86_400_000_000
 
+# Of a launch, as the native tokenizer has it.
+LARGEST_EXTENT = 0x7FFFFFFF
+LONGEST_EXTENTS_BYTES = 1 << 10
+
 # Lists of ranks or shapes that are longer are not read.
 LONGEST_LIST_BYTES = 1 << 16
 
@@ -41,6 +46,8 @@ class Args(msgspec.Struct, gc=False):
     external_id_2021: Number = msgspec.field(name="external id", default=None)
     device: Number = None
     stream: Number = None
+    grid: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    block: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     collective: Text = msgspec.field(name="Collective name", default=None)
     dtype: Text = None
     in_elements: Number = msgspec.field(name="In msg nelems", default=None)
@@ -95,7 +102,7 @@ _COMMUNICATION_FIELDS = tuple(
     name
     for name in Args.__struct_fields__
     if name
-    not in {"correlation", "external_id", "external_id_2021", "device", "stream",
+    not in {"correlation", "external_id", "external_id_2021", "device", "stream", "grid", "block",
             "group_ranks", "in_split", "out_split", "input_dims", "input_type", "concrete"}
 )  # fmt: skip
 
@@ -224,6 +231,27 @@ def _id(value: Number) -> int:
     except (ValueError, OverflowError):
         return MISSING
     return number if -(1 << 63) <= number < 1 << 63 else MISSING
+
+
+def shape(args: Args) -> str:
+    """Grid and block of a launch, "8x1x1 / 128x1x1"; empty unless both are what they should be."""
+    if not args.grid or not args.block:
+        return ""
+    grid, block = _extents(bytes(args.grid)), _extents(bytes(args.block))
+    return f"{grid} / {block}" if grid and block else ""
+
+
+@lru_cache(maxsize=4096)  # a file has few shapes and many kernels
+def _extents(raw: bytes) -> str:
+    if len(raw) > LONGEST_EXTENTS_BYTES:
+        return ""
+    try:
+        found = msgspec.json.decode(raw, type=list[int])
+    except BAD_JSON:
+        return ""
+    if not 1 <= len(found) <= 3 or not all(0 <= value <= LARGEST_EXTENT for value in found):
+        return ""
+    return "x".join(map(str, found))
 
 
 # -- communication -----------------------------------------------------------------

@@ -80,6 +80,7 @@ class Builder {
         copy(block, "tid", count, rows.tid);
         copy(block, "device", count, rows.device);
         copy(block, "stream", count, rows.stream);
+        copy(block, "shape", count, rows.shape);
         rows.set_size(rows.size() + count);
         tokenizer_.events += events;
     }
@@ -124,6 +125,7 @@ class Builder {
         made["external_id"] = array(rows.external_id, count);
         made["device"] = array(rows.device, count);
         made["stream"] = array(rows.stream, count);
+        made["shape"] = array(rows.shape, count);
         rows.set_size(0);
         rows.reserve(0);
         return made;
@@ -161,7 +163,7 @@ class Builder {
 
 PYBIND11_MODULE(_tokenizer, module) {
     // Raised with every change of what Python and this module expect of each other.
-    module.attr("INTERFACE") = 2;
+    module.attr("INTERFACE") = 3;
     module.doc() = "Native tokenizer of Kineto event lists.";
     py::class_<Builder>(module, "Builder")
         .def(py::init<std::size_t, std::size_t, std::size_t, std::size_t, std::int64_t,

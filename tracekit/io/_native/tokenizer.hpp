@@ -31,13 +31,13 @@ struct Limits {
 // One row. Field names are those of EventColumns.
 struct Row {
     std::int64_t start_ns, duration_ns, correlation, external_id, device, stream;
-    std::int32_t category, name, pid, tid;
+    std::int32_t category, name, pid, tid, shape;
 };
 
 class Rows {
   public:
     Column<std::int64_t> start_ns, duration_ns, correlation, external_id, device, stream;
-    Column<std::int32_t> category, name, pid, tid;
+    Column<std::int32_t> category, name, pid, tid, shape;
 
     std::size_t size() const { return size_; }
     void shrink(std::size_t size) { size_ = size; }
@@ -46,7 +46,7 @@ class Rows {
         for (auto* column : {&start_ns, &duration_ns, &correlation, &external_id, &device, &stream}) {
             column->reserve(capacity);
         }
-        for (auto* column : {&category, &name, &pid, &tid}) {
+        for (auto* column : {&category, &name, &pid, &tid, &shape}) {
             column->reserve(capacity);
         }
         capacity_ = capacity;
@@ -69,6 +69,7 @@ class Rows {
         tid.data()[size_] = row.tid;
         device.data()[size_] = row.device;
         stream.data()[size_] = row.stream;
+        shape.data()[size_] = row.shape;
         ++size_;
     }
     void set_size(std::size_t size) { size_ = size; }
@@ -125,7 +126,7 @@ class Tokenizer {
             marks.resize(marks_before);
             events = events_before;
             side.clear();
-            last_category_ = last_pid_ = last_tid_ = -1;
+            last_category_ = last_pid_ = last_tid_ = last_shape_ = -1;
         }
         return result;
     }
@@ -146,9 +147,15 @@ class Tokenizer {
         bool known = false;
         std::int64_t value = kMissing;
     };
+    // Up to three extents of a launch.
+    struct Extents {
+        int count = 0;
+        std::int64_t value[3] = {0, 0, 0};
+    };
     struct Args {
         const char* begin = nullptr;
         const char* end = nullptr;
+        Extents grid, block;
         Id correlation, external_id, external_id_2021, device, stream;
         bool collective = false;
         bool input_dims = false;
@@ -180,7 +187,7 @@ class Tokenizer {
         kPhase, kStart, kDuration, kCategory, kName, kPid, kTid, kArgs,
         // of its arguments
         kCorrelation, kExternalId, kExternalId2021, kDevice, kStream,
-        kCollective, kInputDims, kNumber, kText, kList,
+        kCollective, kInputDims, kNumber, kText, kList, kGrid, kBlock,
     };
 
     // Reads up to the next member's value, or past the end of the object.
@@ -424,6 +431,8 @@ class Tokenizer {
         };
         static constexpr Known kKnown[] = {
             {"Seq", 3, Key::kNumber},
+            {"grid", 4, Key::kGrid},
+            {"block", 5, Key::kBlock},
             {"dtype", 5, Key::kText},
             {"device", 6, Key::kDevice},
             {"stream", 6, Key::kStream},
@@ -436,7 +445,10 @@ class Tokenizer {
             {"External id", 11, Key::kExternalId},
             {"external id", 11, Key::kExternalId2021},
             {"In msg nelems", 13, Key::kNumber},
+            {"In split size", 13, Key::kList},
             {"Out msg nelems", 14, Key::kNumber},
+            {"Out split size", 14, Key::kList},
+            {"Concrete Inputs", 15, Key::kList},
             {"Collective name", 15, Key::kCollective},
             {"Process Group ID", 16, Key::kNumber},
             {"Process Group Name", 18, Key::kNumber},
@@ -462,7 +474,27 @@ class Tokenizer {
             case Key::kNumber: return number(p, end);
             case Key::kText: return text_or_null(p, end, nullptr);
             case Key::kList: return list_value(p, end);
+            case Key::kGrid: return extents(p, end, out.grid);
+            case Key::kBlock: return extents(p, end, out.block);
             default: return skip_value(p, end, plain);
+        }
+    }
+
+    // A list of one to three integers that are extents of a launch, or null.
+    static bool extents(const char*& p, const char* end, Extents& out) {
+        out.count = 0;
+        if (p < end && *p == 'n') return skip_null(p, end);
+        const char* begin = p;
+        if (!skip_char(p, end, '[')) return false;
+        for (;;) {
+            skip_blank(p, end);
+            if (out.count == 3 || p >= end || !is_digit(*p)) return false;
+            std::int64_t value;
+            if (!integer(p, end, value) || value > kLargestExtent) return false;
+            out.value[out.count++] = value;
+            skip_blank(p, end);
+            if (skip_char(p, end, ']')) return p - begin <= kLongestExtents;
+            if (!skip_char(p, end, ',')) return false;
         }
     }
 
@@ -514,6 +546,7 @@ class Tokenizer {
             !code(event.pid, last_pid_, row.pid) || !code(event.tid, last_tid_, row.tid)) {
             return false;
         }
+        if (!shape(args, row.shape)) return false;
         const std::int64_t number = static_cast<std::int64_t>(rows.size());
         rows.push(row);
         if (args.collective || args.input_dims) {
@@ -523,6 +556,29 @@ class Tokenizer {
         }
         if (!complete) marks.push_back({number, offset_ + (begin - block_), event.phase == 'E'});
         return true;
+    }
+
+    // The code of a launch's grid and block, "8x1x1 / 128x1x1"; -1 without both.
+    bool shape(const Args& args, std::int32_t& out) {
+        out = -1;
+        if (args.grid.count == 0 || args.block.count == 0) return true;
+        scratch_.clear();
+        push_extents(args.grid);
+        scratch_ += " / ";
+        push_extents(args.block);
+        if (last_shape_ < 0 || !strings.is(last_shape_, scratch_.data(), scratch_.size())) {
+            last_shape_ = strings.code(scratch_.data(), scratch_.size());
+            if (last_shape_ == StringTable::kFull) return false;
+        }
+        out = last_shape_;
+        return true;
+    }
+
+    void push_extents(const Extents& extents) {
+        for (int i = 0; i < extents.count; ++i) {
+            if (i > 0) scratch_.push_back('x');
+            scratch_ += std::to_string(extents.value[i]);
+        }
     }
 
     // The code of a label; `last` remembers that of the event before, which is most often it.
@@ -584,11 +640,13 @@ class Tokenizer {
     }
 
     static constexpr int kEventRoot = 1;
+    static constexpr std::int64_t kLargestExtent = 0x7fffffff;  // as the Python reader has them
+    static constexpr std::ptrdiff_t kLongestExtents = 1 << 10;
 
     Predictor predictor_;
     const char* block_ = nullptr;
     std::int64_t offset_ = 0;
-    std::int32_t last_category_ = -1, last_pid_ = -1, last_tid_ = -1;
+    std::int32_t last_category_ = -1, last_pid_ = -1, last_tid_ = -1, last_shape_ = -1;
     std::string scratch_;
 };
 
