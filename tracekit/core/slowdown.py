@@ -28,7 +28,9 @@ MOST = 20_000  # pieces of a class that are used; more say no more
 _BINS = (8, 4, 2, 1)  # parts of a step
 _COVERED = 0.5  # of the overlapped pieces must be in strata with a baseline
 _MIXED = 0.25  # spread of the logarithm from which pieces alone are not of one kind
+_WIDEST = 0.4  # half an interval of sigma beyond which it says nothing
 _HUBER = 1.345
+_STEEPEST = 0.95  # sigma of a slowdown of 20
 _ROUNDS = 30
 _RESAMPLED = 500
 _Z99 = 2.575829
@@ -133,13 +135,13 @@ def _fitted(pieces: Pieces, stratum: Int64, level: _Level) -> Slowdown | None:
         return None
     sigma = fit.solve()
     error = fit.error()
-    if error is None:
+    if error is None or error > _WIDEST:
         return None
     return Slowdown(_factor(sigma), _factor(sigma - error), _factor(sigma + error), level.label)
 
 
 def _factor(sigma: float) -> float:
-    return 1 / (1 - sigma) if sigma < 1 else float("inf")
+    return 1 / (1 - min(sigma, _STEEPEST))
 
 
 class _Fit:
@@ -172,7 +174,7 @@ class _Fit:
             total = float((self.weight * z * z).sum())
             step = float((self.weight * z * rest).sum()) / total if total > 0 else 0.0
             before = self.sigma
-            self.sigma = min(0.95, max(-1.0, self.sigma + step))
+            self.sigma = min(_STEEPEST, max(-1.0, self.sigma + step))
             if u is not None:
                 squares = float((self.weight * u * u).sum())
                 moved = rest - step * (z + slope_part)
