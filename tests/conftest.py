@@ -12,6 +12,9 @@ from hypothesis import settings
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.load_profile("default")
 
+# Samples lie in the repository: no test may leave parsed columns beside them.
+os.environ.setdefault("TRACEKIT_CACHE", "off")
+
 REAL_TRACES = Path(
     os.environ.get("TRACEKIT_REAL_TRACES", Path(__file__).parents[2] / "shared" / "traces")
 )
