@@ -70,6 +70,11 @@ def test_turnaround_on_one_stream_is_other() -> None:
     assert parts(launched(trace, "0 5")) == [0, 0, 0, 0, 0, 2]
 
 
+def test_a_kernel_that_begins_long_after_its_launch_is_not_the_hosts_fault() -> None:
+    trace = synth.rank(0, "K 0-1000 s1 | K 900000-1000000 s2", steps="0-1000000")
+    assert parts(launched(trace, "0 101000")) == [150_000, 0, 0, 0, 0, 749_000]
+
+
 def test_a_gap_over_two_steps_counts_in_each() -> None:
     trace = synth.rank(0, "K 0-90 | K 120-200", steps="0-100 100-200")
     frame = analyze(synth.run(launched(trace, "0 118"))).per_step

@@ -5,10 +5,11 @@ each gap ends with a kernel. With a = when the device ran dry, L = when the host
 launch that kernel: a < L means that the device waits for the host. Of the time up to L,
 what the host spends fetching data is ``dataloader``, collecting garbage ``gc``; the rest is
 ``sync`` where the host was in a synchronisation at a, which let the device run dry, else
-``host_bound``, as is the time from L to the kernel's begin. L < a means that it was launched in
+``host_bound``, as are up to 50 µs from L to the kernel's begin. L < a means that it was launched in
 time: ``dependency`` where its own stream was idle before, so it waited for another one. What
-is left is ``other``: turnaround between kernels of one stream, the ends of a capture,
-gaps before kernels whose launch is not recorded. The six sum to idle exactly.
+is left is ``other``: turnaround between kernels of one stream, the ends of a capture, kernels
+that begin long after their launch, gaps before kernels whose launch is not recorded. The six
+sum to idle exactly.
 On a CPU there is no launch: ``dependency`` is the host waiting for a receive, and the rest but
 data and garbage collection is ``other``.
 Limits: after a synchronisation all of the host's work up to the next launch counts as its

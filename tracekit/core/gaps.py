@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tracekit.core.intervals import Intervals, intersect, subtract, union
 from tracekit.core.trace import Int64, Phase, RankTrace
 
+LAUNCH_NS = 50_000  # from the begin of a launch to its kernel's, at most
 Mask = npt.NDArray[np.bool_]
 
 
@@ -90,7 +91,9 @@ def causes(trace: RankTrace, found: Gaps) -> dict[Cause, Intervals]:
     )
     drained = late & _inside(spans_of(trace, Phase.SYNC), start)
     synchronised = subtract(union(start[drained], start[drained] + found.late_ns[drained]), taken)
-    host = subtract(subtract(union(start[late], end[late]), taken), synchronised)
+    # A launch takes microseconds; what it waits for beyond that is not known.
+    reached = np.minimum(start[late] + found.late_ns[late] + LAUNCH_NS, end[late])
+    host = subtract(subtract(union(start[late], reached), taken), synchronised)
     kernels = trace.kernels
     other_stream = kernels.stream[found.before] != kernels.stream[found.after]
     waits = found.linked & (found.late_ns == 0) & other_stream
