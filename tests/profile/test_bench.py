@@ -36,8 +36,8 @@ def test_every_operation_over_two_ranks(tmp_path: Path, capsys: pytest.CaptureFi
         assert row.algbw_gbps == pytest.approx(row.bytes / row.p50_ns)
         assert row.busbw_gbps == pytest.approx(row.algbw_gbps * bench.bus_factor(row.op, 2))
     by_key = {(row.op, row.bytes): row for row in found.rows}
-    # Copying 256 times as much takes longer, however busy the machine.
-    assert by_key["all_gather", 1 << 20].p50_ns > by_key["all_gather", 4096].p50_ns
+    # Copying 256 times as much takes longer at its best, however busy the machine.
+    assert by_key["all_reduce", 1 << 20].min_ns > by_key["all_reduce", 4096].min_ns
     assert by_key["all_gather", 4096].in_bytes == 2048
     assert by_key["reduce_scatter", 4096].out_bytes == 2048
     assert found.conditions["parallel"] == {"world_size": 2, "backend": "gloo"}
