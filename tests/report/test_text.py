@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from tests.report import made
 from tracekit.report import text
+from tracekit.report.blocks import Table, TableColumn
 
 GOLDEN = """\
 tp 2 · 2 × H100, 1 host · bf16 · tp 2 · 5 steps · 2 of 2 ranks
@@ -72,3 +73,13 @@ def test_names_cannot_drive_the_terminal() -> None:
     shown = text.render(made.hostile())
     assert all(char.isprintable() or char == "\n" for char in shown)
     assert "\u202e" not in shown
+
+
+def test_wide_tables_give_way_and_say_so() -> None:
+    names = tuple(TableColumn(f"name {n}", "", numeric=False) for n in range(6))
+    numbers = tuple(TableColumn(f"number {n}", "ns") for n in range(8))
+    row = (*("long words " * 8 for _ in names), *(1_234_567 * 10**n for n in range(8)))
+    shown = text.render_blocks([Table("T", (*names, *numbers), (row,))])
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "In --json and --csv as well: " in shown
+    assert "number 7" in shown

@@ -26,6 +26,7 @@ MAX_ROWS = 8
 INDENT = "  "
 GAP = "  "
 CELL_LENGTH = 120
+LEAST_WIDTH = 12  # of a column of words
 
 
 def render(section: Section) -> str:
@@ -161,8 +162,12 @@ def _table(block: Table) -> list[str]:
         strict=True,
     )
     numeric = tuple(column.numeric for column in block.columns)
-    lines = [block.title, *_grid(list(body), numeric, head)]
-    for text in (note, block.caption):
+    cells = list(body)
+    count = _fitting(block, cells, head)
+    lines = [block.title, *_grid([row[:count] for row in cells], numeric[:count], head[:count])]
+    left = [column.label for column in block.columns[count:]]
+    more = f"In --json and --csv as well: {', '.join(left)}." if left else ""
+    for text in (note, more, block.caption):
         lines += _wrap(text, INDENT)
     return lines
 
@@ -194,17 +199,32 @@ def _grid(
 def _widths(
     rows: Sequence[Sequence[str]], numeric: Sequence[bool], head: Sequence[str]
 ) -> list[int]:
-    """Column widths; the widest column of words gives way until the line fits."""
+    """Column widths; the widest columns of words give way until the line fits."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     for i, cell in enumerate(head):
         widths[i] = max(widths[i], *map(len, cell.split()), 1)
-    room = WIDTH - len(INDENT) - len(GAP) * (len(widths) - 1)
     words = [i for i, right in enumerate(numeric) if not right]
-    if words:
+    while words and _line_width(widths) > WIDTH:
         widest = max(words, key=lambda i: widths[i])
-        widths[widest] = max(12, widths[widest] - max(0, sum(widths) - room))
+        if widths[widest] <= LEAST_WIDTH:
+            break
+        widths[widest] -= 1
     return widths
+
+
+def _line_width(widths: Sequence[int]) -> int:
+    return len(INDENT) + sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _fitting(block: Table, rows: Sequence[Sequence[str]], head: Sequence[str]) -> int:
+    """How many columns fit, when words are as narrow as they may be; the first ones."""
+    numeric = [column.numeric for column in block.columns]
+    for count in range(len(head), 1, -1):
+        widths = _widths([row[:count] for row in rows], numeric[:count], head[:count])
+        if _line_width(widths) <= WIDTH:
+            return count
+    return 1
 
 
 def _lines(
