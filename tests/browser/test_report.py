@@ -103,7 +103,8 @@ def test_figures_are_valid_for_plotly(browser: Any, folder: Path, name: str) -> 
     problems = browser.execute_script(
         """
         return [...document.querySelectorAll("script[data-chart]")].flatMap((script) => {
-          const figure = JSON.parse(script.textContent.replaceAll(/var\\(--[a-z]+\\)( \\d+%)?/g, "#123456"));
+          const text = script.textContent;
+          const figure = JSON.parse(text.replaceAll(/var\\(--[a-z]+\\)( \\d+%)?/g, "#123456"));
           if (!figure.data) return []; // a timeline, which Plotly does not draw
           const found = Plotly.validate(figure.data, figure.layout) ?? [];
           return found.filter((item) => item.code !== "unused").map((item) => item.msg);
