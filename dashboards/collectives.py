@@ -159,13 +159,22 @@ def _latency_table(result: CollectivesResult) -> Table:
         "wait_p95_ns": "wait p95",
         "busbw_p50_gbps": "bus bandwidth",
     }
+    caption = "p95 needs 20 instances and p99 100; the maximum and intervals are in the JSON."
+    if result.latency["alone_p50_ns"].notna().any():
+        labels |= {"alone_p50_ns": "alone p50", "contention_factor": "× alone"}
+        if (result.latency["alone_refused"] != "").any():
+            labels["alone_refused"] = "why no time alone"
+        caption += " Alone: by tracekit bench, when nothing else ran."
+    else:
+        reasons = sorted(set(result.latency["alone_refused"]) - {""})
+        caption += f" No time alone to compare with: {'; '.join(reasons)}."
     frame = result.latency.assign(bytes=result.latency["bytes"].where(result.latency["bytes"] >= 0))
     return table(
         "Latency by kind and size",
         frame,
         ANALYZER.tables["latency"],
         labels,
-        caption="p95 needs 20 instances and p99 100; the maximum and intervals are in the JSON.",
+        caption=caption,
     )
 
 

@@ -12,7 +12,7 @@ from tests import synth
 from tracekit.analysis.collectives import analyze
 from tracekit.core.clock import ClockFit
 from tracekit.core.errors import MissingDataError
-from tracekit.core.run import Run
+from tracekit.core.run import LinkLatency, Run
 
 EXACT = tuple(ClockFit(rank, 0.0, 0.0, 0) for rank in range(4))
 
@@ -54,6 +54,40 @@ def test_clocks_that_nothing_connects_are_not_compared() -> None:
     apart = (EXACT[0], ClockFit(1, 0.0, 0.0, 1))
     row = analyze(two("C 0-9 @tp:0,1 #1", "C 5-9 @tp:0,1 #1", clock=apart)).slowest.iloc[0]
     assert row.status == "not_comparable"
+
+
+def test_transfer_is_held_against_the_benchmark_of_the_same_operation() -> None:
+    text = "C 0-30 @tp:0,1 #1 bytes:4000"
+    measured = (
+        LinkLatency("all_reduce", 2, 1000, 5_000),
+        LinkLatency("all_reduce", 2, 16_000, 20_000),
+        LinkLatency("all_reduce", 4, 4000, 1),
+        LinkLatency("all_gather", 2, 4000, 1),
+    )
+    row = analyze(two(text, text, baseline=measured)).latency.iloc[0]
+    assert row.transfer_p50_ns == 30_000
+    # Half way between 1000 and 16000 bytes on logarithmic scales.
+    assert row.alone_p50_ns == pytest.approx(10_000)
+    assert row.contention_factor == pytest.approx(3)
+    assert row.alone_refused == ""
+
+
+@pytest.mark.parametrize(
+    ("baseline", "reason"),
+    [
+        ((), "no tracekit bench"),
+        ((LinkLatency("all_gather", 2, 4000, 1),), "all_reduce over 2 ranks was not"),
+        ((LinkLatency("all_reduce", 2, 8000, 1),), "from 8000 to 8000 bytes only"),
+    ],
+)
+def test_without_a_benchmark_of_it_there_is_no_contention_factor(
+    baseline: tuple[LinkLatency, ...], reason: str
+) -> None:
+    text = "C 0-30 @tp:0,1 #1 bytes:4000"
+    row = analyze(two(text, text, baseline=baseline)).latency.iloc[0]
+    assert row.alone_p50_ns is pd.NA
+    assert row.contention_factor is pd.NA
+    assert reason in row.alone_refused
 
 
 def many(count: int) -> Run:

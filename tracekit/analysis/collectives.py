@@ -8,6 +8,8 @@ axis, group size, dtype and message size in powers of two: p95 from 20 instances
 2(n-1)/n for all_reduce, (n-1)/n for all_gather (output bytes), reduce_scatter (input bytes)
 and all_to_all, 1 otherwise. ``latency_ns`` and ``bandwidth_gbps`` fit ``transfer = latency +
 bytes / bandwidth`` over the sizes of one operation and group size.
+``contention_factor`` is the median transfer over ``alone_p50_ns``, what ``tracekit bench`` took
+for the same operation, group size and message (between its sizes, never beyond them).
 An instance with a member missing, or between clocks that nothing connects, counts in
 duration only. Between clocks, wait and transfer are checked against durations alone:
 ``disagreeing`` counts instances where the two differ by more than three standard errors.
@@ -27,10 +29,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analysis._contract import Analyzer, table
+from tracekit.core.alone import alone_ns
 from tracekit.core.collective import P2P, P2P_OP, Matching, bus_factor
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
-from tracekit.core.run import Run, why_no_device_work
+from tracekit.core.run import LinkLatency, Run, why_no_device_work
 from tracekit.core.stats import fixed_effect, line, quantile, spread
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
@@ -71,6 +74,9 @@ LATENCY = Schema(
     Column("tail_factor", "Float64", "", "p99 ÷ p50 of the transfer."),
     Column("algbw_p50_gbps", "Float64", "gbps", "Bytes ÷ median transfer."),
     Column("busbw_p50_gbps", "Float64", "gbps", "algbw by the operation's bus factor."),
+    Column("alone_p50_ns", "Float64", "ns", "Median when nothing else runs, by tracekit bench."),
+    Column("contention_factor", "Float64", "", "Median transfer here ÷ alone."),
+    Column("alone_refused", "str", "", "Why there is no time alone; else empty."),
 )
 SLOWEST = Schema(
     Column("op", "str", "", "Collective, or p2p."),
@@ -166,7 +172,7 @@ def analyze(run: Run) -> CollectivesResult:
     every = _together(_instances(run, matching, times), _alone(run, matching))
     complete = every.wait >= 0
     duration = int(every.duration[complete].sum())
-    latency = _latency(every)
+    latency = _latency(every, run.baseline)
     return CollectivesResult(
         latency=latency,
         slowest=_slowest(every),
@@ -326,13 +332,24 @@ def _kinds(every: _Table, fields: Sequence[str]) -> list[npt.NDArray[np.intp]]:
     return [np.asarray(rows) for _, rows in sorted(groups.groups.items(), key=lambda x: str(x[0]))]
 
 
-def _latency(every: _Table) -> pd.DataFrame:
+def _latency(every: _Table, baseline: Sequence[LinkLatency]) -> pd.DataFrame:
     rows = [
-        _latency_row(every, chosen)
+        _against_alone(_latency_row(every, chosen), baseline)
         for chosen in _kinds(every, ("op", "axis", "size", "span", "dtype", "bytes"))
     ]
     rows.sort(key=lambda row: -row["n"] * (row["duration_p50_ns"] or 0.0))
     return _frame(LATENCY, rows)
+
+
+def _against_alone(row: dict[str, Any], baseline: Sequence[LinkLatency]) -> dict[str, Any]:
+    alone, refused = alone_ns(baseline, row["op"], row["group_size"], row["bytes"])
+    typical = row["transfer_p50_ns"]
+    factor = None if alone is None or typical is None else typical / alone
+    return row | {
+        "alone_p50_ns": alone,
+        "contention_factor": factor,
+        "alone_refused": refused,
+    }
 
 
 def _frame(schema: Schema, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:

@@ -32,6 +32,7 @@ import pandas as pd
 
 from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.activity import kernel_union
+from tracekit.core.alone import alone_ns
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.grouped import Codes, mixed, turns
@@ -493,7 +494,7 @@ def _per_transfer(transfers: Sequence[_Transfer], baseline: Sequence[LinkLatency
         if not over.any():
             continue
         beside = float(np.median(item.ns[over]))
-        bench = _bench(item, baseline)
+        bench, _ = alone_ns(baseline, item.op, item.members, item.bytes)
         rows.append(
             (item.op, item.axis, item.bytes, int((~over).sum()), int(over.sum()),
              *_fit_cells(item.fit, item.lost)[:3],
@@ -502,26 +503,6 @@ def _per_transfer(transfers: Sequence[_Transfer], baseline: Sequence[LinkLatency
         )  # fmt: skip
     columns = list(zip(*rows, strict=True)) or [()] * len(PER_TRANSFER.names)
     return table(PER_TRANSFER, dict(zip(PER_TRANSFER.names, map(list, columns), strict=True)))
-
-
-def _bench(item: _Transfer, baseline: Sequence[LinkLatency]) -> float | None:
-    """The benchmark's time for this operation, group size and message.
-
-    Between two measured sizes on a straight line of the logarithms; never beyond them.
-    """
-    points = sorted(
-        {
-            (row.bytes, row.p50_ns)
-            for row in baseline
-            if row.op == item.op and row.group_size == item.members and row.bytes > 0
-        }
-    )
-    if not points or not points[0][0] <= item.bytes <= points[-1][0]:
-        return None
-    sizes, times = (
-        np.log(np.array(column, dtype=np.float64)) for column in zip(*points, strict=True)
-    )
-    return float(np.exp(np.interp(np.log(item.bytes), sizes, times)))
 
 
 # -- benefit -------------------------------------------------------------------------------------
