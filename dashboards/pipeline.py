@@ -121,11 +121,13 @@ def _view(
 def _lane(part: pd.DataFrame, section: Section, names: dict[str, int], end: int) -> Lane:
     """The actions of one rank, and its bubbles between them."""
     rows: list[tuple[int, int, int, str]] = []
+    several = part["stage"].nunique() > 1
     at = 0
     for row in part.sort_values("start_ns", kind="stable").itertuples():
         if row.start_ns > at:
             rows.append((at, int(row.start_ns) - at, _BUBBLE, "bubble"))
-        words = f"stage {row.stage} {row.action}{row.microbatch}"
+        # A lane says its stage itself, unless it has several.
+        words = f"{row.action}{row.microbatch}" + (f" of stage {row.stage}" if several else "")
         rows.append((int(row.start_ns), int(row.length_ns), _PLACE[row.action], words))
         at = max(at, int(row.start_ns) + int(row.length_ns))
     if at < end:
