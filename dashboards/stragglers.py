@@ -144,9 +144,14 @@ def _waits(result: StragglersResult, section: Section) -> Heatmap:
     )
 
 
+# Kinds of sets that are not words already.
+KIND_WORDS = {"tp_group": "tensor-parallel group", "dp_replica": "data-parallel replica"}
+
+
 def _what_if(result: StragglersResult) -> Table:
     frame = result.sets
     frame = frame[(frame["share_recovered"] >= 0.01) | frame["named"]].head(20)
+    frame = frame.assign(kind=frame["kind"].map(lambda kind: KIND_WORDS.get(kind, kind)))
     labels = {
         "kind": "what is repaired",
         "members": "which",
