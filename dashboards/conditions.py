@@ -34,7 +34,7 @@ def build(section: Section) -> Sequence[Block]:
     if run.topology.groups:
         blocks.append(Folded("Process groups", (_groups(section),)))
     if run.conditions:
-        blocks.append(Grid(_conditions(run.conditions)))
+        blocks.append(Grid(listed(run.conditions)))
         text = json.dumps(clean(run.conditions), indent=2)
         blocks.append(Copyable("All conditions, to copy", text))
     return blocks
@@ -118,7 +118,7 @@ def _groups(section: Section) -> Table:
     return Table("Process groups", columns, rows)
 
 
-def _conditions(conditions: Mapping[str, Any]) -> tuple[Block, ...]:
+def listed(conditions: Mapping[str, Any]) -> tuple[Block, ...]:
     """One list for each group of conditions; single values stand together."""
     single = tuple((k, _word(v)) for k, v in conditions.items() if not isinstance(v, Mapping))
     blocks: list[Block] = [KeyValues("Run", single)] if single else []

@@ -13,6 +13,7 @@ from tracekit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.core.run import Run
+    from tracekit.report.html import Sheet
     from tracekit.report.section import Section
 
 RUN_HELP = "Run folder, folder of traces, one file, an archive, a glob or a URL."
@@ -110,3 +111,20 @@ def section(run: Run, names: Sequence[str] | None = None) -> Section:
             raise UsageError(f"no analysis {name!r}; there are: {', '.join(found)}")
     chosen = [item for name, item in found.items() if not names or name in names]
     return Section(run, tuple(apply(item, run) for item in chosen))
+
+
+def bench_sheet(path: Path) -> Sheet:
+    """The page of a benchmark's file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    import msgspec
+
+    from tracekit.dashboards import _bench
+    from tracekit.io import baseline
+
+    found = baseline.read(path)
+    rows = msgspec.to_builtins(found.rows)
+    sheet: Sheet = _bench.sheet(path.stem, rows, found.conditions)
+    return sheet

@@ -22,6 +22,9 @@ def bench(
         "tracekit-bench.json"
     ),
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the page of it to this file.")
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(help="Ranks to start here.", show_default="2")
     ] = None,
@@ -54,6 +57,8 @@ def bench(
 
     Example: tracekit bench --ranks 4 --op all_reduce --size 1MiB -o bench.json
 
+    Its page: tracekit report bench.json
+
     On a cluster: torchrun --nproc-per-node 8 --no-python tracekit bench -o bench.json
     """
     here = place.from_environment(os.environ)
@@ -74,6 +79,8 @@ def bench(
     with _shared.status("measuring") as show:
         benchplan.run(plan, out, force=force, on_progress=show)
     _show(out)
+    if html is not None:
+        _page(out, html)
 
 
 def _show(out: Path) -> None:
@@ -90,6 +97,14 @@ def _show(out: Path) -> None:
     if any(row.crowded for row in found.rows):
         typer.echo("more ranks than cores: these times hold the system's scheduling")
     typer.echo(f"wrote {out}")
+
+
+def _page(measured: Path, output: Path) -> None:
+    from tracekit.io.output import write_text
+    from tracekit.report.html import render
+
+    write_text(output, render((), sheets=(_shared.bench_sheet(measured),)))
+    typer.echo(f"page: {output}")
 
 
 def _cells(row: Latency) -> tuple[str, ...]:

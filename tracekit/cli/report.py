@@ -19,10 +19,13 @@ class Plotly(str, Enum):
     CDN = "cdn"
 
 
+RUNS_HELP = f"{_shared.RUN_HELP} A file of tracekit bench gets a page of its own."
+
+
 def report(
     runs: Annotated[
         list[str],
-        typer.Argument(help=_shared.RUN_HELP, metavar="RUN..."),
+        typer.Argument(help=RUNS_HELP, metavar="RUN..."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
         "tracekit-report.html"
@@ -48,17 +51,22 @@ def report(
 
     Example: tracekit report my-run -o my-run.html
     """
+    from tracekit.io import baseline
     from tracekit.io.output import write_text
     from tracekit.report import html
     from tracekit.report.page import page_from
 
     extra = [page_from(path) for path in page or ()]
+    benches = [path for path in runs if baseline.is_baseline(Path(path))]
+    sheets = [_shared.bench_sheet(Path(path)) for path in benches]
     sections = [
-        _shared.section(_shared.load(path, step_regex, comm_pattern, workers)) for path in runs
+        _shared.section(_shared.load(path, step_regex, comm_pattern, workers))
+        for path in runs
+        if path not in benches
     ]
     with _shared.status("writing the report"):
         kind = html.PlotlyJs(plotlyjs.value)
-        write_text(output, html.render(sections, extra=extra, plotlyjs=kind))
+        write_text(output, html.render(sections, extra=extra, sheets=sheets, plotlyjs=kind))
         if kind is html.PlotlyJs.DIRECTORY:
             write_text(output.parent / html.PLOTLY_FILE, html.plotly_source())
     typer.echo(f"report: {output}")

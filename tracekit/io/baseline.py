@@ -11,6 +11,7 @@ from tracekit.core.errors import InputError
 
 SCHEMA = "tracekit.bench/1"
 FILE_NAME = "bench.json"  # in a run folder
+_HEAD_BYTES = 256
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,15 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     conditions: dict[str, Any] = {}
     rows: list[Latency] = []
+
+
+def is_baseline(path: Path) -> bool:
+    """Whether a file says of itself that it is one."""
+    try:
+        with path.open("rb") as file:
+            return b'"tracekit.bench/' in file.read(_HEAD_BYTES)
+    except OSError:
+        return False
 
 
 def write(path: Path, baseline: Baseline) -> None:

@@ -186,6 +186,7 @@ class Lines:
     x_log: bool = False
     y_log: bool = False
     x_ticks: tuple[float, ...] = ()  # exactly these, where the values are few and fixed
+    y_reach: tuple[float, ...] = ()  # shown as well: charts side by side share one scale
     caption: str = ""
 
 

@@ -27,6 +27,7 @@ SINGLE_HEIGHT = 44
 COLUMN_CHART_HEIGHT = 170
 LINES_HEIGHT = 300
 MOST_TICKS = 6
+MOST_SIZES = 4  # steps between ticks of message sizes, whose labels are long
 TICK_CHARACTERS = 36  # of all tick labels below a chart, so that they stay apart when narrow
 MARGIN = 44  # for tick labels and an axis title
 
@@ -264,7 +265,7 @@ def _heat_hover(block: Heatmap, row: int, column: int) -> str:
 
 def _lines(block: Lines) -> Figure:
     xs = [value for line in block.lines for value in line.x]
-    ys = [v for line in block.lines for v in (*line.y, *line.low, *line.high)]
+    ys = [*(v for line in block.lines for v in (*line.y, *line.low, *line.high)), *block.y_reach]
     across, up = format.scale(block.x_unit, xs), format.scale(block.y_unit, ys)
     data = [trace for line in block.lines for trace in _line_traces(block, line, across, up)]
     x = _number_axis(block.x_axis, across.suffix, log=block.x_log)
@@ -274,6 +275,8 @@ def _lines(block: Lines) -> Figure:
             "tickvals": [across.value(value) for value in block.x_ticks],
             "ticktext": [across.cell(value) for value in block.x_ticks],
         }
+    elif block.x_log and block.x_unit == "bytes":
+        x = _number_axis(block.x_axis, "", log=True) | _size_ticks(xs, across)
     elif block.x_log:
         x |= _log_ticks(xs, across)
     y = _number_axis(block.y_axis, up.suffix, log=block.y_log)
@@ -307,6 +310,23 @@ def _log_ticks(values: Iterable[float | None], units: format.Scale) -> dict[str,
         "tickvals": ticks,
         "ticktext": [format.significant(tick) for tick in ticks],
         "range": [low - air, high + air],
+    }
+
+
+def _size_ticks(values: Iterable[float | None], units: format.Scale) -> dict[str, Any]:
+    """Powers of two, each in its own unit: over decades of sizes one unit reads badly."""
+    axis = _log_ticks(values, units)
+    present = [value for value in values if value is not None and value > 0]
+    if not present:
+        return axis
+    low, high = (math.log2(edge(present)) for edge in (min, max))
+    every = next(step for step in (1, 2, 4, 6, 10, 20, 40) if (high - low) / step <= MOST_SIZES)
+    first, last = math.floor(low / every), math.ceil(high / every)
+    ticks = [2.0 ** (every * place) for place in range(first, last + 1)]
+    own = [format.scale("bytes", (tick,)) for tick in ticks]
+    return axis | {
+        "tickvals": [units.value(tick) for tick in ticks],
+        "ticktext": [f"{s.value(t):g} {s.suffix}" for t, s in zip(ticks, own, strict=True)],
     }
 
 

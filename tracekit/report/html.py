@@ -62,6 +62,17 @@ class PlotlyJs(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Sheet:
+    """A page about something that is no run, such as a benchmark of the links."""
+
+    name: str
+    headline: tuple[str, ...]
+    title: str
+    slug: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _View:
     """One page of one run, ready for the template."""
 
@@ -105,6 +116,7 @@ def render(
     sections: Sequence[Section],
     *,
     extra: Sequence[AnyPage | RunsPage] = (),
+    sheets: Sequence[Sheet] = (),
     plotlyjs: PlotlyJs = PlotlyJs.INLINE,
 ) -> str:
     """One HTML document over one or several runs, self-contained unless asked otherwise.
@@ -114,15 +126,18 @@ def render(
     Args:
         sections: the runs, in the order of the report.
         extra: pages beside those that are installed.
+        sheets: what is no run, shown after the runs.
         plotlyjs: where the charts' library comes from; for a directory, write
             ``plotly_source()`` as ``PLOTLY_FILE`` beside the document.
     """
     own = pages(extra)
     sections = _distinct(sections)
     runs = tuple(_run(section, i, len(sections) > 1, own) for i, section in enumerate(sections))
-    names = " · ".join(run.name for run in runs)
+    others = tuple(_sheet(item, i, bool(runs) or len(sheets) > 1) for i, item in enumerate(sheets))
+    names = " · ".join(run.name for run in (*runs, *others))
     if len(runs) > 1:
         runs = (_all_runs(sections, runs_pages(extra)), *runs)
+    runs = (*runs, *others)
     charts = _Charts()
     style, script = _theme("style.css"), _script()
     environment = jinja2.Environment(
@@ -216,6 +231,13 @@ def _run(section: Section, index: int, several: bool, own: Sequence[AnyPage]) ->
         ranks=section.run.ranks,
         choices=_raw(script_json(_choices(section))),
     )
+
+
+def _sheet(sheet: Sheet, index: int, several: bool) -> _RunView:
+    """A sheet in the place of a run that has one page."""
+    prefix = f"sheet{index + 1}-" if several else ""
+    view = _View(prefix + sheet.slug, sheet.slug, sheet.title, True, sheet.blocks)
+    return _RunView(f"sheet{index + 1}", sheet.name, sheet.headline, (view,), 0)
 
 
 def _choices(section: Section) -> dict[str, Any]:
