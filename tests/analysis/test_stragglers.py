@@ -212,6 +212,10 @@ def test_sets_with_equal_members_have_one_name() -> None:
         ("dp2tp2_delay", (2,), "host"),
         ("ep4_hot", (2,), None),  # on shared cores its host is slow, too: no one cause
         ("pp4_1f1b", (), None),
+        ("pp4_1f1b_sleep", (), None),
+        ("pp4_zbv_sleep", (), None),
+        ("pp4_slow_stage", (2,), "compute"),
+        ("pp2_slow_link", (0, 1), "link"),
     ],
 )
 def test_recorded_faults_are_named_from_the_run_folder_alone(
@@ -221,6 +225,20 @@ def test_recorded_faults_are_named_from_the_run_folder_alone(
     assert result.culprit_ranks == ranks
     assert result.cause == cause
     assert result.replay_error_ratio < 0.02
+
+
+def test_a_recorded_slow_stage_costs_what_its_clean_twin_shows() -> None:
+    slow, clean = (analyze(load(SAMPLES / name)) for name in ("pp4_slow_stage", "pp4_1f1b_sleep"))
+    twin = slow.per_step.step_ns.median() / clean.per_step.step_ns.median()
+    assert slow.slowdown == pytest.approx(twin, rel=0.06)
+    assert slow.culprit_kind in ("rank", "stage")
+
+
+def test_a_recorded_slow_link_is_told_from_its_ranks() -> None:
+    result = analyze(load(SAMPLES / "pp2_slow_link"))
+    assert (result.culprit_kind, result.culprit_members) == ("link", "0-1")
+    assert result.status == "partial"
+    assert "at least" in result.status_reason
 
 
 def test_two_of_many_real_ranks_are_refused(real_traces: Path) -> None:

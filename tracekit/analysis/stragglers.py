@@ -12,11 +12,13 @@ than 1 % of step time. ``late_ns`` is how late a rank arrives, whoever made it l
 in Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (OSDI 2025): it counts all scatter as loss.
 Limits: a slowness that all peers share has nothing to be compared with and is not seen; a
-link is only seen where a sibling group of equal size and message is faster.
+link is only seen where a sibling group of equal size and message is faster, or, on a CPU,
+where sends of both directions leave late while their hosts wait for them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +35,7 @@ from tracekit.core.kerneltimes import kernels
 from tracekit.core.program import Program, program, window
 from tracekit.core.roles import RankSet, Roles, roles
 from tracekit.core.run import Run
+from tracekit.core.staged import staged
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
 from tracekit.core.verdict import Verdict, cause_of, verdict
@@ -167,6 +170,9 @@ def _case(run: Run) -> _Case:
         raise MissingDataError("no communication in any trace; record a job of more than one rank")
     matching, clock = across(run)
     _check_matched(run, matching)
+    run = dataclasses.replace(
+        run, traces=tuple(map(staged, run.traces)), matching=matching, clock=clock
+    )
     chosen = window(run.traces, clock)
     if chosen is None:
         raise MissingDataError(
@@ -239,6 +245,11 @@ def _status(case: _Case) -> tuple[str, str]:
         return "partial", (
             "the slow link is inside this group; which pair it joins cannot be told from its "
             "collectives alone"
+        )
+    if case.verdict.kind == "link" and any(trace.device_type == "cpu" for trace in run.traces):
+        return "partial", (
+            "sends are held back where their host waits for them; what they are held back "
+            "while it works is not seen, so the loss is at least this"
         )
     if not all(trace.steps_marked for trace in run.traces):
         return "partial", "steps are not marked, so the whole capture counts as one"

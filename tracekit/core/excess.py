@@ -29,6 +29,8 @@ from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
 from tracekit.core.slowlinks import slow_links
+from tracekit.core.slowsends import slow_sends
+from tracekit.core.staged import is_staged
 from tracekit.core.stats import low_median, spread
 from tracekit.core.trace import Int64, RankTrace
 
@@ -94,7 +96,10 @@ def excess(
         # Cores are shared: which part of a rank's work was slowed says little, their sum more.
         keep = _local_excess(busy + gaps, who, step_ns)
         lent = lender >= 0
-        factor[~keep & ~(lent & keep[np.maximum(lender, 0)])] = 1.0
+        # A stage's marks are its own doing, whoever has the cores: sleeping takes none.
+        marked = np.array([is_staged(trace) for trace in traces])
+        slow_stage = marked & (stage_factor > 1 + _CPU_LEAST)
+        factor[~keep & ~(lent & keep[np.maximum(lender, 0)]) & ~slow_stage] = 1.0
         gap_excess[~keep] = 0.0
     by_name = []
     busy_out = np.zeros((len(traces), steps))
@@ -127,6 +132,8 @@ def excess(
     owner[hit] = np.where(lender >= 0, lender, np.arange(len(traces)))[program.trace[hit]]
     _even_exchanges(traces, program, matching, lender, removed, owner)
     links = slow_links(traces, program, matching, step_ns, removed, owner)
+    if not links and on_cpu:
+        links = slow_sends(traces, clock, program, step_ns, removed, owner)
     return Excess(
         removed_ns=removed,
         owner=owner,
