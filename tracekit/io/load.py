@@ -19,9 +19,10 @@ from tracekit.core.clock import fit
 from tracekit.core.errors import InputError, NotATraceError, UsageError
 from tracekit.core.match import match
 from tracekit.core.run import Diagnostic, FileFacts, LinkLatency, Run, Severity
+from tracekit.core.sampled import ClockSample, held_against
 from tracekit.core.topology import AXES, Group, Topology
 from tracekit.core.trace import RankTrace
-from tracekit.io import baseline, cache, kineto, names
+from tracekit.io import baseline, cache, clocks, kineto, names
 from tracekit.io.assemble import Options, Window
 from tracekit.io.discover import Found, TraceFile, discover
 from tracekit.io.manifest import Manifest
@@ -112,7 +113,9 @@ def _run(found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diag
         message = f"{here}; what needs all of them is left out"
         count = len(run.missing_ranks)
         notes.append(Diagnostic("missing-ranks", Severity.INFO, None, count, message))
-    return _across_ranks(dataclasses.replace(run, diagnostics=_collected(notes)))
+    several = len({trace.host for trace in run.traces}) > 1
+    samples = clocks.samples(found.files) if several else ()
+    return _across_ranks(dataclasses.replace(run, diagnostics=_collected(notes)), samples)
 
 
 def _baseline(found: Found, notes: list[Diagnostic]) -> tuple[LinkLatency, ...]:
@@ -131,7 +134,7 @@ def _baseline(found: Found, notes: list[Diagnostic]) -> tuple[LinkLatency, ...]:
     )
 
 
-def _across_ranks(run: Run) -> Run:
+def _across_ranks(run: Run, samples: Sequence[ClockSample]) -> Run:
     """The run with its calls matched across ranks and its clocks fitted."""
     matching = match(run.traces)
     notes = [
@@ -141,7 +144,8 @@ def _across_ranks(run: Run) -> Run:
         )
         for item in matching.refusals
     ]  # fmt: skip
-    clock = fit(run.traces, matching)
+    clock, told = held_against(run.traces, fit(run.traces, matching), samples)
+    notes.extend(told)
     parts = len({item.component for item in clock})
     if parts > 1:
         message = f"nothing connects the clocks of {parts} sets of ranks; they are not compared"
