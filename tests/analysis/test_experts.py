@@ -191,3 +191,26 @@ def test_grouped_products_are_the_last_resort_and_marked() -> None:
 def test_without_experts_the_question_is_refused() -> None:
     with pytest.raises(MissingDataError, match="no exchange of tokens"):
         analyze(synth.run(synth.rank(0, "K 0-90 gemm", steps="0-100")))
+
+
+def test_a_cpu_jobs_counters_and_splits_are_those_of_the_routing(tmp_path: Path) -> None:
+    spec = simulate.made(
+        {
+            "ep": 2,
+            "dp": 2,
+            "backend": "gloo",
+            "faults": ["hot-expert:3:0.4"],
+            "layers": 2,
+            "steps": 3,
+        }
+    )
+    run = load(simulate.simulate(spec, tmp_path / "run"))
+    truth = simulate.truth(spec)["experts"]
+    result = analyze(run)
+    got = {(r.layer, r.step, r.rank): int(r.tokens) for r in result.per_layer.itertuples()}
+    assert got == {(r["layer"], r["step"], r["rank"]): r["tokens"] for r in truth["tokens"]}
+    assert result.inconsistent_count == 0
+    assert int(result.per_expert.loc[result.per_expert.share.idxmax(), "expert"]) == 3
+    # Dispatch and combine, forward and backward: each moves every counted token once.
+    moved = sum(int(trace.splits.received.sum()) for trace in run.traces)
+    assert moved == 4 * sum(int(trace.loads.tokens.sum()) for trace in run.traces) > 0

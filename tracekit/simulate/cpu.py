@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracekit.core.trace import Int64
-from tracekit.io.records import CollectiveRecord, P2pRecord, Records
+from tracekit.io.records import CollectiveRecord, ExpertRecord, P2pRecord, Records
 from tracekit.simulate import calls
 from tracekit.simulate.clock import BASE_NS
 from tracekit.simulate.engine import Lane
@@ -70,8 +70,8 @@ def _call(out: PatternWriter, row: int, op: Op, workers: dict[str, int]) -> None
     """The caller's operator, and the transfer on the backend's thread."""
     own = f'"External id": {row + 1}'
     size = f"@in {row}@" if op.routed else str(op.size)
-    dims = f'"Input Dims": [[[{size}]], [], []], "Input type": ["TensorList", "", ""]'
-    out.add(event("cpu_op", _OPERATORS[op.name], HOST, f"{own}, {dims}"), row, LAUNCH, LAUNCHED)
+    inputs = _exchange(row, op, size) if op.name == "all_to_all" else _tensors(size)
+    out.add(event("cpu_op", _OPERATORS[op.name], HOST, f"{own}, {inputs}"), row, LAUNCH, LAUNCHED)
     # A transfer between two ranks shows on the caller's thread, from posting to its wait.
     worker = f'"pid": @pid@, "tid": @worker{workers[op.axis]}@'
     where = worker if op.do is Do.COLLECTIVE else HOST
@@ -80,7 +80,31 @@ def _call(out: PatternWriter, row: int, op: Op, workers: dict[str, int]) -> None
     out.add(event("user_annotation", f"gloo:{op.name}", where, f"{own}, {dims}"), row, begin, END)
 
 
-def records(job: Job, lane: Lane, rank: int, shown: Int64, sizes: Mapping[int, int]) -> Records:
+def _tensors(size: str) -> str:
+    """The inputs of an operator that takes lists of tensors."""
+    return f'"Input Dims": [[[{size}]], [], []], "Input type": ["TensorList", "", ""]'
+
+
+def _exchange(row: int, op: Op, size: str) -> str:
+    """The inputs of an exchange: output, input, group, splits of both; empty where even."""
+    got, split, parted = size, "[]", "[]"
+    if op.routed:
+        got, split, parted = f"@out {row}@", f"@in split {row}@", f"@out split {row}@"
+    return (
+        f'"Input Dims": [[{got}], [{size}], [], [], [], [], []], '
+        '"Input type": ["float", "float", "", "ScalarList", "ScalarList", "Scalar", "Scalar"], '
+        f'"Concrete Inputs": ["", "", "", "{parted}", "{split}", "True", "-1"]'
+    )
+
+
+def records(
+    job: Job,
+    lane: Lane,
+    rank: int,
+    shown: Int64,
+    sizes: Mapping[int, int],
+    tokens: Mapping[int, list[int]],
+) -> Records:
     """What the runner keeps of one rank.
 
     Args:
@@ -89,12 +113,16 @@ def records(job: Job, lane: Lane, rank: int, shown: Int64, sizes: Mapping[int, i
         rank: its number.
         shown: (rows, COLUMNS) times of each operation by the rank's clock.
         sizes: elements of each routed exchange, by row.
+        tokens: of each expert of the rank, for each forward of experts, by row.
     """
     number = calls.numbering(job.spec, lane.ops)
     groups = job.named(rank)
-    collectives, transfers = [], []
+    collectives, transfers, experts = [], [], []
+    first = job.coordinate(rank, "ep") * (job.spec.experts // job.spec.ep)
     for row, (launch, end) in enumerate((shown[:, [LAUNCH, END]] + BASE_NS).tolist()):
         op = lane.ops[row % len(lane.ops)]
+        if row in tokens:
+            experts.append(ExpertRecord(op.layer, first, end, tokens[row]))
         if op.name in job.spec.untraced:
             continue
         if op.do in (Do.SEND, Do.RECV):
@@ -108,4 +136,4 @@ def records(job: Job, lane: Lane, rank: int, shown: Int64, sizes: Mapping[int, i
             collectives.append(
                 CollectiveRecord(name, number.seq[row], op.name, launch, shape, shape, dtype, dtype)
             )
-    return Records(rank=rank, collectives=collectives, p2p=transfers)
+    return Records(rank=rank, collectives=collectives, p2p=transfers, experts=experts)

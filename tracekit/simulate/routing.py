@@ -58,11 +58,21 @@ class Routing:
 
     def splits(self, pp: int, step: int, layer: int, microbatch: int, place: int) -> Int64:
         """(2, ep) rows a rank sends to, and gets from, each rank of its group in a dispatch."""
-        shape = self.job.inner
-        at = dict(zip(INNER, np.unravel_index(place, shape), strict=True))
-        replica = int(at["dp"] * self.spec.fsdp + at["fsdp"])
+        replica, own = self._at(place)
         matrix = self.matrix(pp, layer, microbatch)[step, replica]
-        return np.stack((matrix[at["ep"]], matrix[:, at["ep"]]))
+        return np.stack((matrix[own], matrix[:, own]))
+
+    def held(self, pp: int, step: int, layer: int, microbatch: int, place: int) -> Int64:
+        """(experts here,) rows that each expert of a rank gets."""
+        replica, own = self._at(place)
+        count = self.spec.experts // self.spec.ep
+        rows: Int64 = self.experts(pp, layer, microbatch)[step, replica].sum(axis=0)
+        return rows[own * count : (own + 1) * count]
+
+    def _at(self, place: int) -> tuple[int, int]:
+        """Replica and place along ep of a rank of a stage."""
+        at = dict(zip(INNER, np.unravel_index(place, self.job.inner), strict=True))
+        return int(at["dp"] * self.spec.fsdp + at["fsdp"]), int(at["ep"])
 
     def _spread(self, values: Int64) -> Int64:
         """(steps, replicas, ep) to (steps, width): the ranks of a tp group are alike."""

@@ -134,6 +134,18 @@ class _Rank:
                 out[step * size + place] = rows[::-1] if goes_back(op) else rows
         return out
 
+    def _tokens(self) -> dict[int, list[int]]:
+        """Tokens of each expert of this rank, for each forward of experts by its row."""
+        size = len(self.lane.ops)
+        return {
+            step * size + place: self.timeline.routing.held(
+                self.pp, step, op.layer, op.microbatch, self.place
+            ).tolist()
+            for place, op in enumerate(self.lane.ops)
+            if op.routed and op.do is Do.COMPUTE and op.work == "F"
+            for step in range(self.job.spec.steps)
+        }
+
     def _header(self, base: int) -> str:
         spec = self.job.spec
         gpus = spec.backend == "nccl"
@@ -172,7 +184,7 @@ class _Rank:
         name = f"records/rank-{self.rank:05}.json"
         (folder / "records").mkdir(exist_ok=True)
         sizes = {row: int(rows[0].sum()) * spec.hidden for row, rows in self.exchanges().items()}
-        found = cpu.records(self.job, self.lane, self.rank, self.times, sizes)
+        found = cpu.records(self.job, self.lane, self.rank, self.times, sizes, self._tokens())
         records.write(folder / name, found)
         return name
 
