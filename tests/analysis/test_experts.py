@@ -138,8 +138,9 @@ def test_the_recorded_hot_expert_is_found() -> None:
     assert result.persistence["rank"].tolist() == [2]
     assert result.findings[0].ranks == (2,)
     assert result.max_over_mean > 1.5
-    if len(result.per_expert):
-        assert int(result.per_expert.loc[result.per_expert.share.idxmax(), "expert"]) == 5
+    hottest = result.per_expert.loc[result.per_expert.share.idxmax()]
+    assert (hottest.expert, hottest["rank"]) == (5, 2)
+    assert hottest.share == pytest.approx(0.4, abs=0.01)
 
 
 def test_cost_of_imbalance_is_what_was_planted() -> None:
