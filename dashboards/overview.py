@@ -37,6 +37,7 @@ from ._parts import by_rank, counted, cube, lost, parts, per_rank, whole
 TOP_FINDINGS = 5
 UNEVEN = 0.05  # mean and median of the step are both told when they differ by more
 STANDS_OUT = 1.10  # a rank is named when it is this much above the median of the others
+WORTH_NAMING = 0.01  # and when that is this much of the step
 
 
 def build(section: Section) -> Sequence[Block]:
@@ -166,12 +167,24 @@ def _above_others(values: pd.Series) -> tuple[int, float]:
 
 
 def _slowest(result: BreakdownResult, section: Section) -> int | None:
-    """The rank that computes clearly longer than the others."""
-    compute = per_rank(result, section)["compute_ns"]
-    if len(compute) < 2 or compute.max() <= 0:
+    """The rank that computes clearly longer than the others, if that matters to the step.
+
+    None where the replay says with certainty that no rank does: it knows who waits for whom.
+    """
+    means = per_rank(result, section)
+    compute = means["compute_ns"]
+    if len(compute) < 2 or _cleared(section):
         return None
     rank, ratio = _above_others(compute)
-    return rank if ratio >= STANDS_OUT else None
+    excess = float(compute[rank] - compute.drop(rank).median())
+    matters = excess >= WORTH_NAMING * float(means["step_ns"].mean())
+    return rank if ratio >= STANDS_OUT and matters else None
+
+
+def _cleared(section: Section) -> bool:
+    """Whether the replay found, with certainty, that no rank makes the others wait."""
+    found = section.result(StragglersResult)
+    return found is not None and found.culprit_kind == "none" and found.status == "ok"
 
 
 def _marked(section: Section, slowest: int | None) -> tuple[int, ...]:
@@ -190,6 +203,8 @@ def _who(result: BreakdownResult, section: Section, culprit: int | None) -> str:
     found = section.result(StragglersResult)
     if found is not None and found.culprit_kind != "none":
         return stragglers.sentence(found, section)
+    if _cleared(section):
+        return "No rank stands out."
     others = "the other rank" if len(means) == 2 else "the median of the others"
     if culprit is not None:
         _, ratio = _above_others(means["compute_ns"])
@@ -198,7 +213,7 @@ def _who(result: BreakdownResult, section: Section, culprit: int | None) -> str:
     lost_ns = lost(means, section)
     rank, ratio = _above_others(lost_ns)
     top = float(lost_ns[rank])
-    if ratio >= STANDS_OUT and top >= 0.01 * float(means["step_ns"].mean()):
+    if ratio >= STANDS_OUT and top >= WORTH_NAMING * float(means["step_ns"].mean()):
         name = _begin(section.rank_name(rank))
         return f"{name} loses most, {format.quantity(top, 'ns')}."
     return "No rank stands out."
