@@ -18,6 +18,7 @@ BANDS = ((0.95, "p95"), (0.5, "median"), (0.05, "p5"))
 CAUSES = {
     "compute": "all its kernels are slow alike",
     "work": "one kind of its kernels takes longer",
+    "sequence": "its microbatches hold longer sequences",
     "experts": "its experts get more tokens than others",
     "host": "its host launches late",
     "gc": "its host pauses in single steps",

@@ -28,6 +28,7 @@ from tracekit.core.kerneltimes import Kernel, kernels
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
+from tracekit.core.sequences import lengths_explain
 from tracekit.core.slowlinks import slow_links
 from tracekit.core.slowsends import slow_sends
 from tracekit.core.staged import is_staged
@@ -39,6 +40,7 @@ SIGNIFICANT = 4.0  # standard errors
 _EPISODE = 0.01  # share of the step
 _EPISODE_SPREADS = 8.0
 _STAGE_LEAST = 0.012  # relative difference between stages that counts
+_PEERS = 8  # that a rank's sequences are compared with
 _CPU_LEAST = 0.04  # share of the step, where ranks share cores
 
 
@@ -58,6 +60,8 @@ class Excess:
         exchanging: places of the traces whose busy excess is work on tokens of others.
         links: ranks and label of each slow link, longest excess first.
         stage_factor: per trace, how much slower its stage is than the others.
+        lengths: per trace with busy excess, whether longer sequences explain it; None where
+            they have no part in it.
     """
 
     removed_ns: Float
@@ -71,6 +75,7 @@ class Excess:
     exchanging: frozenset[int]
     links: tuple[tuple[tuple[int, ...], str], ...]
     stage_factor: Float
+    lengths: tuple[bool | None, ...]
 
 
 def excess(
@@ -146,7 +151,19 @@ def excess(
         exchanging=exchanging,
         links=links,
         stage_factor=stage_factor,
+        lengths=tuple(
+            lengths_explain(trace, [traces[p] for p in _peers(place, who)])
+            if busy_out[place].any()
+            else None
+            for place, trace in enumerate(traces)
+        ),
     )
+
+
+def _peers(place: int, who: Roles) -> list[int]:
+    """Some of those of equal role."""
+    same = [p for p, role in enumerate(who.role) if role == who.role[place] and p != place]
+    return same[:_PEERS]
 
 
 # -- kernels -------------------------------------------------------------------------

@@ -112,6 +112,7 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
     """Why a rank is slow, where one cause makes most of its excess.
 
     "compute": all kernels slow alike. "experts": kernels between exchanges of tokens.
+    "sequence": its microbatches take longer where their sequences are longer.
     "work": a few kernel names. "dataloader": late at the begin of steps. "gc": late in single
     steps. "host": late in every step.
     """
@@ -124,6 +125,8 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
     if busy >= COVERAGE * total:
         if place in found.exchanging:
             return "experts"
+        if found.lengths[place] is not None:
+            return "sequence" if found.lengths[place] else None
         if found.alike[place] >= COVERAGE:
             return "compute"
         first = found.by_name[place][0][1] if found.by_name[place] else 0.0
