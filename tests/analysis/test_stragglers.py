@@ -124,6 +124,37 @@ def test_a_single_pause_is_an_episode() -> None:
     assert "single pause" in result.findings[0].title
 
 
+def test_persistence_tells_every_step_from_single_ones() -> None:
+    work = steady(4)
+    work[2] = [round(1.3 * value) for value in work[2]]
+    lasting = analyze(job(work))
+    assert lasting.persistence == "lasting"
+    assert lasting.persistence_p is not None
+    assert lasting.persistence_p < 0.01
+    assert "p = " in lasting.findings[0].evidence
+    pauses = analyze(job(steady(4), pause_us={(3, 2): 800, (3, 6): 800}))
+    assert pauses.persistence == "recurring"
+    assert pauses.persistence_p is not None
+    assert pauses.persistence_p > 0.05
+    assert pauses.findings[0].confidence.name == "LOW"
+
+
+def test_nothing_is_sure_of_few_steps() -> None:
+    work = steady(2, steps=3)
+    work[1] = [2 * value for value in work[1]]
+    result = analyze(job(work))
+    assert result.culprit_ranks == (1,)
+    assert result.persistence_p is not None
+    assert result.persistence_p > 0.05
+    assert result.findings[0].confidence.name == "LOW"
+
+
+def test_scatter_makes_no_slowdown_above_its_floor() -> None:
+    result = analyze(job(steady(4)))
+    assert result.persistence_p is None
+    assert 1 <= result.noise_floor < 1.01
+
+
 def test_a_step_slow_for_all_is_no_ranks_doing() -> None:
     work = steady(4)
     for rank in range(4):

@@ -8,10 +8,14 @@ set of ranks ``share_recovered``, the part of that loss which removing its exces
 win back. The culprit is the smallest set that explains the loss; nobody is named for less
 than 1 % of step time. ``late_ns`` is how late a rank arrives, whoever made it late;
 ``blame_ns`` is the time the others would wait less without its own excess.
+``noise_floor`` is the slowdown that scatter alone would show, and ``persistence_p`` the chance
+that ranks of equal role are so persistently slow, both by permutation within steps. Nobody
+is named below the floor, and a name is only sure where p is at most 0.05, too.
 ``slowdown_even`` compares with a run in which every kernel takes the median of its class, as
 in Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (OSDI 2025): it counts all scatter as loss.
-Limits: a slowness that all peers share has nothing to be compared with and is not seen; a
+Limits: a slowness that all peers share has nothing to be compared with and is not seen;
+an operation kind is only named where it is slow in some steps and others are not; a
 link is only seen where a sibling group of equal size and message is faster, or, on a CPU,
 where sends of both directions leave late while their hosts wait for them.
 """
@@ -32,13 +36,15 @@ from tracekit.core.errors import MissingDataError
 from tracekit.core.excess import Excess, excess
 from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.kerneltimes import kernels
+from tracekit.core.permutation import SIGNIFICANT_P, noise_floor, persistence
 from tracekit.core.program import Program, program, window
 from tracekit.core.roles import RankSet, Roles, roles
 from tracekit.core.run import Run
+from tracekit.core.slowops import slow_op, with_op
 from tracekit.core.staged import staged
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
-from tracekit.core.verdict import Verdict, cause_of, verdict
+from tracekit.core.verdict import LEAST_LOSS, NOBODY, Verdict, cause_of, verdict
 from tracekit.core.whatif import WhatIf, ideals, recovered, what_if
 
 LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
@@ -109,6 +115,8 @@ class StragglersResult:
     culprit_ranks: tuple[int, ...]
     cause: str | None
     persistence: str | None
+    persistence_p: float | None
+    noise_floor: float
     status: str
     status_reason: str
     findings: tuple[Finding, ...]
@@ -126,6 +134,8 @@ class _Case:
     found: Excess
     what: WhatIf
     verdict: Verdict
+    floor: float  # slowdown that scatter alone would show
+    chance: float | None  # that chance makes the culprit so persistently slow
 
     @property
     def steps(self) -> int:
@@ -157,6 +167,8 @@ def analyze(run: Run) -> StragglersResult:
         culprit_ranks=found.ranks,
         cause=found.cause,
         persistence=_persistence(case),
+        persistence_p=case.chance,
+        noise_floor=case.floor,
         status=status,
         status_reason=reason,
         findings=_findings(case, status),
@@ -204,7 +216,31 @@ def _case(run: Run) -> _Case:
         who,
         lambda choices: recovered(made, plan, found, clock, what, choices),
     )
-    return _Case(run, matching, times, made, who, found, what, named)
+    own = _own_work(made, len(run.traces))
+    healthy = own - found.busy_ns - found.gap_ns
+    floor = noise_floor(healthy, who.role, float(np.median(what.healthy_step_ns)))
+    if what.slowdown <= floor:
+        named = NOBODY
+    if named.kind == "none" and (slow := slow_op(run.traces, made, matching, times)) is not None:
+        found = with_op(found, slow, len(run.traces))
+        again = what_if(made, plan, found, who, clock, who.sets, run.ranks, even, rebalanced)
+        if again.slowdown > floor and 1 - 1 / again.slowdown >= LEAST_LOSS:
+            what = again
+            named = Verdict("op", slow.name, slow.ranks, 1.0, None)
+    chance = None
+    if named.kind not in ("none", "diffuse", "link", "op"):
+        places = [place for place, rank in enumerate(run.ranks) if rank in named.ranks]
+        chance = persistence(own, who.role, places)
+    return _Case(run, matching, times, made, who, found, what, named, floor, chance)
+
+
+def _own_work(made: Program, traces: int) -> npt.NDArray[np.float64]:
+    """(traces, steps) ns that each rank's own work took, without waiting."""
+    out = np.zeros((traces, made.window.steps))
+    inside = (made.trace >= 0) & (made.step >= 0)
+    work = (made.busy_ns + made.gap_ns)[inside]
+    np.add.at(out, (made.trace[inside], made.step[inside]), work)
+    return out
 
 
 def _check_matched(run: Run, matching: Matching) -> None:
@@ -261,11 +297,16 @@ def _persistence(case: _Case) -> str | None:
     named = case.verdict
     if named.kind in ("none", "diffuse"):
         return None
+    if named.kind == "op":
+        return "recurring"
     if named.kind == "link":
         return "lasting"
     places = [place for place, trace in enumerate(case.run.traces) if trace.rank in named.ranks]
     over = (case.found.busy_ns + case.found.gap_ns)[places].max(axis=0)
     hit = over > 0.5 * over.max()
+    by_chance = case.chance is not None and case.chance > SIGNIFICANT_P
+    if by_chance and hit.mean() < 1:
+        return "recurring" if hit.sum() > 1 else "isolated"
     if hit.mean() >= LASTING or (case.steps == 1 and not case.found.episodic[places].any()):
         return "lasting"
     return "recurring" if hit.sum() > 1 else "isolated"
@@ -409,7 +450,7 @@ def _sets(case: _Case) -> pd.DataFrame:
     rows += [
         ("link", case.found.links[number - count][1], case.what.recovered[place])
         for place, number in enumerate(case.what.owners)
-        if number >= count
+        if count <= number < count + len(case.found.links)
     ]
     if named.kind not in ("none", "diffuse") and not any(
         (kind, members) == (named.kind, named.members) for kind, members, _ in rows
@@ -437,6 +478,8 @@ def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
     if found.kind == "none":
         return ()
     share = loss * max(found.share, 0.0) / what.observed_ns
+    sure = case.chance is None or case.chance <= SIGNIFICANT_P
+    chance = "" if case.chance is None else f"; by chance with p = {case.chance:.3g}"
     who = name_of(found.kind, found.members, found.ranks)
     if found.kind == "diffuse":
         title = (
@@ -458,11 +501,19 @@ def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
             ranks=found.ranks,
             evidence=f"replay of {case.steps} steps of {len(case.run.traces)} ranks, "
             f"{percent(what.error)} off the record; repairing it recovers "
-            f"{percent(found.share)} of the loss",
-            confidence=Confidence.HIGH if status == "ok" and case.steps >= 3 else Confidence.LOW,
-            advice=ADVICE.get(found.cause or "", ADVICE[""]),
+            f"{percent(found.share)} of the loss; scatter alone would show "
+            f"{percent(case.floor - 1)}{chance}",
+            confidence=(
+                Confidence.HIGH if status == "ok" and case.steps >= 3 and sure else Confidence.LOW
+            ),
+            advice=ADVICE[_advice(found)],
         ),
     )
+
+
+def _advice(found: Verdict) -> str:
+    key = "op" if found.kind == "op" else found.cause or ""
+    return key if key in ADVICE else ""
 
 
 def name_of(kind: str, members: str, ranks: Sequence[int]) -> str:
@@ -472,6 +523,8 @@ def name_of(kind: str, members: str, ranks: Sequence[int]) -> str:
         return f"Rank{'s' * (len(ranks) > 1)} {members}"
     if kind == "link":
         return f"The link {members}" if len(ranks) == 2 else f"A link among ranks {listed}"
+    if kind == "op":
+        return f"The operation {members}, slow on all its ranks in some steps,"
     words = {
         "tp_group": "Tensor-parallel group", "stage": "Stage", "dp_replica": "Replica",
         "host": "Host",
@@ -486,6 +539,8 @@ ADVICE = {
     "compute": "all its kernels are slow alike: check clocks, power and temperature of the "
     "device, or move the rank; a whole stage may hold too many layers",
     "work": "one kind of kernel takes longer: it has more or other work than its peers",
+    "sequence": "its microbatches hold longer sequences: balance them by length over the ranks",
+    "op": "its transfers take longer in some steps only: look at what else used the network then",
     "experts": "its experts get more tokens than others: balance the routing, or place hot "
     "experts apart",
     "host": "its host launches late: look for CPU contention, synchronisation, logging",
@@ -520,6 +575,13 @@ ANALYZER = Analyzer(
         Column("culprit_ranks", "object", "", "Global ranks of the culprit."),
         Column("cause", "str", "", "Why, where one cause makes 80 % of the excess; else null."),
         Column("persistence", "str", "", "lasting, recurring, or isolated: one step's episode."),
+        Column(
+            "persistence_p",
+            "float64",
+            "",
+            "Probability that chance makes ranks so persistently slow; null without peers.",
+        ),
+        Column("noise_floor", "float64", "", "Slowdown that scatter alone would show."),
         Column("status", "str", "", "ok, partial or not_comparable."),
         Column("status_reason", "str", "", "Why the status is not ok; else empty."),
     ),
