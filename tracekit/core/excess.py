@@ -15,6 +15,7 @@ role, are compared by the length of kernels of equal name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ _EPISODE = 0.01  # share of the step
 _EPISODE_SPREADS = 8.0
 _STAGE_LEAST = 0.012  # relative difference between stages that counts
 _PEERS = 8  # that a rank's sequences are compared with
+_MORE_TOKENS = 1.01  # times the mean of its group that a rank with too many tokens moves
 _CPU_LEAST = 0.04  # share of the step, where ranks share cores
 
 
@@ -209,11 +211,15 @@ def _evened_experts(
     place_of = {trace.rank: place for place, trace in enumerate(traces)}
     alike = _alike(kernel, factor)
     mean = kernel.total_ns.mean(axis=1)
+    moved = np.array([_moved_bytes(trace) for trace in traces])
     for group in matching.groups:
         members = np.array([place_of[r] for r in group.ranks if r in place_of], dtype=np.int64)
         if group.axis != "ep" or len(members) < 2:
             continue
-        odd = members[(factor[members] > 1).any(axis=1) & (alike[members] < 0.5)]
+        # A rank that moves no more than the others has no more tokens, however slow it is.
+        known = not np.isnan(moved[members]).any()
+        more = moved[members] > _MORE_TOKENS * moved[members].mean() if known else True
+        odd = members[more & (factor[members] > 1).any(axis=1) & (alike[members] < 0.5)]
         if len(odd) == 0:
             continue
         names = np.flatnonzero((factor[odd] > 1).any(axis=0) & (mean[members].min(axis=0) > 0))
@@ -224,6 +230,19 @@ def _evened_experts(
         lender[others] = busiest
         exchanging |= set(odd.tolist())
     return lender, frozenset(exchanging)
+
+
+def _moved_bytes(trace: RankTrace) -> float:
+    """Bytes a rank hands to and gets from exchanges of tokens; NaN where a size is not known.
+
+    Each token comes and goes once in the dispatch and once in the combine, so among ranks
+    of equal batches who moves more has more tokens.
+    """
+    calls = trace.calls
+    exchange = np.array([name == "all_to_all" for name in (*trace.names, "")], dtype=np.bool_)
+    rows = exchange[calls.op_id]
+    sizes = np.concatenate((calls.in_bytes[rows], calls.out_bytes[rows]))
+    return float(sizes.sum()) if len(sizes) and (sizes >= 0).all() else math.nan
 
 
 def _step_error(relative: Float, kernel: Kernel, members: npt.NDArray[np.intp]) -> Float:

@@ -1,0 +1,45 @@
+"""Who has too many tokens is told by what ranks exchange, not by who is slow."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from tracekit import simulate
+from tracekit.analysis.stragglers import analyze
+from tracekit.core.excess import _moved_bytes
+from tracekit.core.run import Run
+from tracekit.io.load import load
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+def test_the_rank_with_the_hot_expert_moves_most() -> None:
+    moved = [_moved_bytes(trace) for trace in load(SAMPLES / "ep4_hot").traces]
+    assert int(np.argmax(moved)) == 2
+    assert moved[2] > 1.1 * np.mean(moved)
+
+
+def test_without_sizes_or_exchanges_nothing_is_claimed() -> None:
+    (trace, _) = load(SAMPLES / "tp2").traces
+    assert np.isnan(_moved_bytes(trace))
+
+
+def with_equal_sizes(run: Run) -> Run:
+    """The same run, as if every rank had exchanged equally much."""
+    traces = []
+    for trace in run.traces:
+        sizes = np.full(len(trace.calls), 4096, dtype=np.int64)
+        calls = dataclasses.replace(trace.calls, in_bytes=sizes, out_bytes=sizes.copy())
+        traces.append(dataclasses.replace(trace, calls=calls))
+    return dataclasses.replace(run, traces=tuple(traces))
+
+
+def test_equal_exchanges_forbid_to_blame_the_experts() -> None:
+    run = simulate.load(
+        simulate.made({"ep": 4, "layers": 4, "steps": 8, "faults": ["hot-expert:1:0.5"]})
+    )
+    assert analyze(run).cause == "experts"
+    assert "experts" not in set(analyze(with_equal_sizes(run)).per_rank.cause)
