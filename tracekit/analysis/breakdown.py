@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis._contract import Analyzer, table
-from tracekit.core.activity import devices
+from tracekit.core.activity import Activity, devices
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.intervals import covered_within, subtract, union
@@ -59,7 +59,7 @@ def analyze(run: Run) -> BreakdownResult:
     Raises:
         MissingDataError: no rank has device work inside a step.
     """
-    frames = [_per_step(trace, device) for trace in run.traces for device, _ in devices(trace)]
+    frames = [_per_step(trace, *item) for trace in run.traces for item in devices(trace)]
     frames = [frame for frame in frames if len(frame)]
     if not frames:
         raise MissingDataError(why_no_device_work(run))
@@ -81,9 +81,9 @@ def analyze(run: Run) -> BreakdownResult:
     )
 
 
-def _per_step(trace: RankTrace, device: int) -> pd.DataFrame:
+def _per_step(trace: RankTrace, device: int, activity: Activity) -> pd.DataFrame:
     """One row per step of one device of one rank."""
-    compute, communication, memory = dict(devices(trace))[device]
+    compute, communication, memory = activity
     busy = union(
         np.concatenate((compute.starts, communication.starts)),
         np.concatenate((compute.ends, communication.ends)),

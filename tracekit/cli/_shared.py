@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tracekit.report.section import Section
 
 RUN_HELP = "Run folder, folder of traces, one file, an archive, a glob or a URL."
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
+Markdown = Annotated[bool, typer.Option("--md", help="Markdown, for a comment on a pull request.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write to a file instead.")]
 StepRegex = Annotated[
     str | None,
     typer.Option(help="Annotations that mark steps, instead of the profiler's own markers."),

@@ -22,19 +22,15 @@ def analyze(
     analyses: Annotated[
         list[str] | None, typer.Argument(help="Which analyses; all by default.", metavar="ANALYSIS")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
-    md: Annotated[
-        bool, typer.Option("--md", help="Markdown, for a comment on a pull request.")
-    ] = False,
+    json: _shared.Json = False,
+    md: _shared.Markdown = False,
     csv: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every table to DIR as CSV.")
     ] = None,
     parquet: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every table to DIR as Parquet.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write to a file instead.")
-    ] = None,
+    output: _shared.Output = None,
     list_: Annotated[bool, typer.Option("--list", help="List the analyses and end.")] = False,
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,10 +14,8 @@ def check(
         str,
         typer.Argument(help=_shared.RUN_HELP, metavar="RUN"),
     ],
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write to a file instead.")
-    ] = None,
+    json: _shared.Json = False,
+    output: _shared.Output = None,
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,
     workers: _shared.Workers = None,

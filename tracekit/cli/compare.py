@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,13 +51,9 @@ def compare(
             help="A further run of the base; how far it lies from it is noise. May be repeated.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
-    md: Annotated[
-        bool, typer.Option("--md", help="Markdown, for a comment on a pull request.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write to a file instead.")
-    ] = None,
+    json: _shared.Json = False,
+    md: _shared.Markdown = False,
+    output: _shared.Output = None,
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,
     workers: _shared.Workers = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,13 +18,9 @@ def scaling(
     runs: Annotated[list[str], typer.Argument(help=_shared.RUN_HELP, metavar="RUN...")],
     force: Force = False,
     allow: Allow = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
-    md: Annotated[
-        bool, typer.Option("--md", help="Markdown, for a comment on a pull request.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write to a file instead.")
-    ] = None,
+    json: _shared.Json = False,
+    md: _shared.Markdown = False,
+    output: _shared.Output = None,
     step_regex: _shared.StepRegex = None,
     comm_pattern: _shared.CommPattern = None,
     workers: _shared.Workers = None,

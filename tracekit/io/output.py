@@ -31,11 +31,16 @@ def write_bytes(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(partial).chmod(0o666 & ~umask)
+        Path(partial).chmod(0o666 & ~umask())
         Path(partial).replace(path)
     except OSError as error:
         raise TracekitError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+def umask() -> int:
+    """The permissions that new files and folders of this process do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -25,6 +25,7 @@ from typing import Protocol, TypeVar
 from tracekit.core.errors import RankFailedError, UsageError
 from tracekit.io import baseline as baselines
 from tracekit.io.baseline import Baseline
+from tracekit.io.output import umask
 from tracekit.profile import elastic, local
 from tracekit.profile import place as places
 from tracekit.profile import plan as plans
@@ -188,7 +189,7 @@ def _require_space(folder: Path) -> None:
 
 def publish(folder: Path, out: Path) -> None:
     """Give a finished folder its name."""
-    folder.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+    folder.chmod(0o777 & ~umask())  # mkdtemp makes it private
     if not out.exists():
         folder.rename(out)
         return
@@ -197,12 +198,6 @@ def publish(folder: Path, out: Path) -> None:
     out.rename(replaced)
     folder.rename(out)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _require_torch() -> None:
