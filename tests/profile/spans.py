@@ -28,8 +28,11 @@ def durations_ms(trace: RankTrace, phases: Iterable[Phase], step: int | None = N
     spans = trace.spans
     chosen = np.isin(spans.phase, [int(phase) for phase in phases])
     if step is not None:
+        # By its middle: the window of a step lasts to the end of its last gloo call, which the
+        # thread of gloo may mark some microseconds after the next step has begun on the host.
         low, high = trace.steps.start_ns[step], trace.steps.end_ns[step]
-        chosen &= (spans.start_ns >= low) & (spans.start_ns < high)
+        middle = (spans.start_ns + spans.end_ns) // 2
+        chosen &= (middle >= low) & (middle < high)
     return (spans.end_ns - spans.start_ns)[chosen] / 1e6
 
 
