@@ -312,8 +312,9 @@ def _conclude(folder: Path) -> None:
 
 def _overhead(found: dict[str, Any]) -> str:
     bare = found["step_p50_ns"]["bare"] / 1e6
+    low, high = found["tracekit_ratio_interval"]
     return (
         f"overhead: a step takes {bare:.2f} ms; {found['torch_profiler_ratio']:+.1%} under "
         f"torch.profiler, {found['tracekit_ratio']:+.1%} more with tracekit's marks "
-        f"(medians of {found['n']})"
+        f"(95 % interval {low:+.1%} to {high:+.1%}; medians of {found['n']})"
     )

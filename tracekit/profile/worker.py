@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,15 +21,13 @@ from torch.profiler import profile as torch_profile
 from tracekit import workloads
 from tracekit.core.fault import SlowLink
 from tracekit.io import manifest, records
-from tracekit.profile import clock, conditions, groups, network, recorder
+from tracekit.profile import clock, conditions, groups, network, overhead, recorder
 from tracekit.profile import plan as plans
 from tracekit.profile.faults import Planter
 from tracekit.profile.place import Place
 from tracekit.profile.plan import Plan
 
 Report = Callable[[str], None]
-
-OVERHEAD_TURNS = 3
 
 
 class Meeting(Protocol):
@@ -123,13 +120,13 @@ def profile(plan: Plan, place: Place, folder: Path, report: Report) -> None:
     samples += clock.sample(place, leaders)
     report("writing")
     _write(recording, place.rank, samples, folder, file)
-    overhead = _measure_overhead(plan, steps, workload) if plan.measure_overhead else None
+    cost = _overhead(plan, steps, workload) if plan.measure_overhead else None
     part = _Part(file, groups.entries(_axes(mesh)), recording.losses)
     parts: list[Any] = [None] * place.world_size
     dist.gather_object(part, parts if place.rank == 0 else None)
     if place.rank == 0:
         known = conditions.collect(plan, load_before=load, nodes=len(leaders))
-        manifest.write(folder, _manifest(plan, parts, known, overhead))
+        manifest.write(folder, _manifest(plan, parts, known, cost))
 
 
 class _Steps:
@@ -237,35 +234,18 @@ def _write(
     records.write(path, recording.watcher.records(rank, *window, samples))
 
 
-def _measure_overhead(plan: Plan, steps: _Steps, workload: workloads.Workload) -> dict[str, Any]:
-    """The median step without a profiler, with torch's alone, and with our marks as well.
+def _overhead(plan: Plan, steps: _Steps, workload: workloads.Workload) -> dict[str, Any]:
+    def step(line: str, marked: bool) -> None:
+        steps.run(line, marked=marked)
+        if plan.device == "cuda":
+            torch.cuda.synchronize()
 
-    The three take turns, so that a machine that changes its pace does so for all.
-    """
-    times: dict[str, list[int]] = {"bare": [], "torch_profiler": [], "tracekit": []}
-    for turn in range(OVERHEAD_TURNS):
-        for kind, found in times.items():
-            line = f"measuring overhead, turn {turn + 1} of {OVERHEAD_TURNS}: {kind}"
-            with contextlib.ExitStack() as open_:
-                if kind != "bare":
-                    open_.enter_context(_profiler(plan))
-                if kind == "tracekit":
-                    open_.enter_context(recorder.Recorder(workload.experts).watch())
-                dist.barrier()
-                for step in range(plan.steps + 1):
-                    start = time.perf_counter_ns()
-                    steps.run(line, marked=kind != "bare")
-                    if plan.device == "cuda":
-                        torch.cuda.synchronize()
-                    if step:  # the first one pays for the start
-                        found.append(time.perf_counter_ns() - start)
-    medians = {kind: int(statistics.median(found)) for kind, found in times.items()}
-    return {
-        "n": len(times["bare"]),
-        "step_p50_ns": medians,
-        "torch_profiler_ratio": medians["torch_profiler"] / medians["bare"] - 1,
-        "tracekit_ratio": medians["tracekit"] / medians["torch_profiler"] - 1,
-    }
+    return overhead.measure(
+        step,
+        profiler=lambda: _profiler(plan),
+        watch=lambda: recorder.Recorder(workload.experts).watch(),
+        steps=plan.steps,
+    )
 
 
 def _axes(mesh: DeviceMesh) -> dict[str, str]:
@@ -274,7 +254,7 @@ def _axes(mesh: DeviceMesh) -> dict[str, str]:
 
 
 def _manifest(
-    plan: Plan, parts: list[_Part], known: dict[str, Any], overhead: dict[str, Any] | None
+    plan: Plan, parts: list[_Part], known: dict[str, Any], cost: dict[str, Any] | None
 ) -> manifest.Manifest:
     members = {(group.name, *group.ranks): group for part in parts for group in part.groups}
     losses = [part.losses for part in parts if part.losses]
@@ -291,5 +271,5 @@ def _manifest(
         files=[part.file for part in parts],
         truth=plans.truth(plan),
         losses=[sum(step) / len(step) for step in zip(*losses, strict=True)],
-        overhead=overhead,
+        overhead=cost,
     )
