@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,9 @@ import numpy as np
 
 from tracekit.core.stats import quantile
 
-TURNS = 3
+TURNS = 3  # at least
+# In one recording at most: torch.profiler keeps what it saw, and a long one pays for that too.
+TURN_STEPS = 10
 # Which steps of four in a row carry our marks: a pace that drifts hits both kinds alike.
 MARKED = (False, True, True, False)
 
@@ -30,7 +33,7 @@ def measure(
         step: runs one step to its end; takes what to report, and whether to mark the step.
         profiler: torch's profiler, opened once per turn.
         watch: our marks and records.
-        steps: steps of each kind per turn.
+        steps: the steps of each kind are three times as many, or a few more.
 
     Returns:
         The manifest's entry: number of steps of each kind, their median times in ns, the
@@ -44,13 +47,15 @@ def measure(
         step(f"{line}: {kind}", kind != "bare")
         times[kind].append(time.perf_counter_ns() - start)
 
-    for turn in range(TURNS):
-        line = f"measuring overhead, turn {turn + 1} of {TURNS}"
-        for _ in range(steps):
+    turns = max(TURNS, math.ceil(TURNS * steps / TURN_STEPS))
+    share = math.ceil(TURNS * steps / turns)
+    for turn in range(turns):
+        line = f"measuring overhead, turn {turn + 1} of {turns}"
+        for _ in range(share):
             timed("bare", line)
         with profiler():
             step(line, True)  # pays for the start
-            for number in range(2 * steps):
+            for number in range(2 * share):
                 marked = MARKED[number % len(MARKED)]
                 with watch() if marked else contextlib.nullcontext():
                     timed("tracekit" if marked else "torch_profiler", line)
