@@ -44,7 +44,7 @@ from tracekit.core.slowops import slow_op, with_op
 from tracekit.core.staged import staged
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
-from tracekit.core.verdict import LEAST_LOSS, NOBODY, Verdict, cause_of, verdict
+from tracekit.core.verdict import LEAST_LOSS, NOBODY, Verdict, cause_of, marked_cause, verdict
 from tracekit.core.whatif import WhatIf, ideals, recovered, what_if
 
 LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
@@ -230,7 +230,10 @@ def _case(run: Run) -> _Case:
     chance = None
     if named.kind not in ("none", "diffuse", "link", "op"):
         places = [place for place, rank in enumerate(run.ranks) if rank in named.ranks]
-        chance = persistence(own, who.role, places)
+        # What the host's own marks tell is known, not guessed from how often it happened.
+        told = {marked_cause(run.traces[k], float(found.gap_ns[k].sum())) for k in places}
+        if named.cause is None or told != {named.cause}:
+            chance = persistence(own, who.role, places)
     return _Case(run, matching, times, made, who, found, what, named, floor, chance)
 
 
@@ -286,6 +289,13 @@ def _status(case: _Case) -> tuple[str, str]:
         return "partial", (
             "sends are held back where their host waits for them; what they are held back "
             "while it works is not seen, so the loss is at least this"
+        )
+    left_out = case.found.left_out_ns * case.steps / case.what.observed_ns
+    if case.verdict.kind == "none" and left_out.max() >= LEAST_LOSS:
+        return "partial", (
+            f"rank {run.ranks[int(left_out.argmax())]} pauses for {percent(float(left_out.max()))} "
+            "of step time in single steps; where ranks share cores, other programs may do that, "
+            "so nobody is charged with it"
         )
     if not all(trace.steps_marked for trace in run.traces):
         return "partial", "steps are not marked, so the whole capture counts as one"
@@ -579,7 +589,8 @@ ANALYZER = Analyzer(
             "persistence_p",
             "float64",
             "",
-            "Probability that chance makes ranks so persistently slow; null without peers.",
+            "Probability that chance makes ranks so persistently slow; null without peers "
+            "and where the host's own marks tell.",
         ),
         Column("noise_floor", "float64", "", "Slowdown that scatter alone would show."),
         Column("status", "str", "", "ok, partial or not_comparable."),

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from tracekit.core.clock import ClockFit
 from tracekit.core.collective import Matching
+from tracekit.core.intervals import covered_within, union
 from tracekit.core.kerneltimes import Kernel, kernels
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
@@ -34,7 +35,7 @@ from tracekit.core.slowlinks import slow_links
 from tracekit.core.slowsends import slow_sends
 from tracekit.core.staged import is_staged
 from tracekit.core.stats import low_median, spread
-from tracekit.core.trace import Int64, RankTrace
+from tracekit.core.trace import Int64, Phase, RankTrace
 
 TRIFLE = 0.003  # share of the step below which an excess is not looked at
 SIGNIFICANT = 4.0  # standard errors
@@ -57,6 +58,8 @@ class Excess:
         busy_ns, gap_ns: (traces, steps) float64, the removed parts.
         alike: (traces,) share of the busy excess that lies in names slowed alike.
         by_name: per trace, (name, busy excess in ns) with the largest first.
+        left_out_ns: (traces,) float64, pauses per step that may be the doing of other programs
+            on shared cores, so that nobody is charged with them.
         episodic: (traces,) whether its gap excess comes in single steps.
         begin_gap: (traces,) share of the removed gap before a step's first kernel.
         exchanging: places of the traces whose busy excess is work on tokens of others.
@@ -70,6 +73,7 @@ class Excess:
     owner: npt.NDArray[np.int32]
     busy_ns: Float
     gap_ns: Float
+    left_out_ns: Float
     alike: Float
     by_name: tuple[tuple[tuple[str, float], ...], ...]
     episodic: npt.NDArray[np.bool_]
@@ -99,15 +103,19 @@ def excess(
     factor, stage_factor = _factors(kernel, who, step_ns)
     lender, exchanging = _evened_experts(kernel, factor, matching, traces)
     gap_excess, episodic = _gap_excess(gaps, who, step_ns)
+    left_out = np.zeros(len(traces))
     if on_cpu:
         # Cores are shared: which part of a rank's work was slowed says little, their sum more.
         keep = _local_excess(busy + gaps, who, step_ns)
         lent = lender >= 0
         # A stage's marks are its own doing, whoever has the cores: sleeping takes none.
-        marked = np.array([is_staged(trace) for trace in traces])
-        slow_stage = marked & (stage_factor > 1 + _CPU_LEAST)
+        told = np.array([is_staged(trace) for trace in traces])
+        slow_stage = told & (stage_factor > 1 + _CPU_LEAST)
         factor[~keep & ~(lent & keep[np.maximum(lender, 0)]) & ~slow_stage] = 1.0
-        gap_excess[~keep] = 0.0
+        marked = _marked_pauses(traces, clock, program, who, step_ns)
+        sure = np.where(keep[:, None], gap_excess, np.minimum(marked, gaps))
+        left_out = np.maximum(gap_excess - sure, 0.0).mean(axis=1)
+        gap_excess = sure
     by_name = []
     busy_out = np.zeros((len(traces), steps))
     for place in range(len(traces)):
@@ -146,6 +154,7 @@ def excess(
         owner=owner,
         busy_ns=busy_out,
         gap_ns=gap_out,
+        left_out_ns=left_out,
         alike=_alike(kernel, factor),
         by_name=tuple(by_name),
         episodic=episodic,
@@ -404,6 +413,30 @@ def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDA
     episode = (high > limit) & (over > limit)
     out = np.where(lasting[:, None] | episode, np.maximum(over, 0), 0.0)
     return out, ~lasting & episode.any(axis=1)
+
+
+def _marked_pauses(
+    traces: Sequence[RankTrace],
+    clock: Sequence[ClockFit],
+    program: Program,
+    who: Roles,
+    step_ns: float,
+) -> Float:
+    """(traces, steps) pauses beyond the peers' in which the host collected garbage or loaded data.
+
+    Where ranks share cores any rank may lose its core for a while; these pauses are known
+    to be the rank's own.
+    """
+    out = np.zeros((len(traces), program.window.steps))
+    for place, (trace, fit) in enumerate(zip(traces, clock, strict=True)):
+        rows = np.isin(trace.spans.phase, (int(Phase.GC), int(Phase.DATA)))
+        spans = trace.spans
+        pauses = union(fit.aligned(spans.start_ns[rows]), fit.aligned(spans.end_ns[rows]))
+        bounds = program.window.bounds_ns[place]
+        out[place] = covered_within(pauses, bounds[:-1], bounds[1:])
+    over = _over_peers(out, who)
+    over[over < _EPISODE * step_ns] = 0.0
+    return over
 
 
 def _local_excess(local: Float, who: Roles, step_ns: float) -> npt.NDArray[np.bool_]:

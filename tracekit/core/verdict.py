@@ -133,16 +133,16 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
         whole = sum(value for _, value in found.by_name[place])
         return "work" if whole > 0 and first >= COVERAGE * whole else None
     if gap >= COVERAGE * total:
-        marked = _marked(trace, gap)
-        if marked is not None:
-            return marked
+        told = marked_cause(trace, gap)
+        if told is not None:
+            return told
         if found.episodic[place]:
             return "gc"
         return "dataloader" if found.begin_gap[place] >= COVERAGE else "host"
     return None
 
 
-def _marked(trace: RankTrace, gap_ns: float) -> str | None:
+def marked_cause(trace: RankTrace, gap_ns: float) -> str | None:
     """What the host's own marks say it was at, when they cover most of the gap."""
     spans = trace.spans
     for phase, cause in ((Phase.GC, "gc"), (Phase.DATA, "dataloader")):
