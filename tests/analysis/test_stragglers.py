@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import synth
+from tracekit import simulate
 from tracekit.analysis.stragglers import StragglersResult, analyze
 from tracekit.core.clock import ClockFit
 from tracekit.core.errors import MissingDataError
@@ -122,6 +123,25 @@ def test_a_single_pause_is_an_episode() -> None:
     result = analyze(job(steady(4), pause_us={(3, 2): 800}))
     assert (result.culprit_ranks, result.persistence) == ((3,), "isolated")
     assert "single pause" in result.findings[0].title
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("gc:1:15:every=2", ("rank", (1,), "gc")),
+        ("dataloader:1:15", ("rank", (1,), "dataloader")),
+        ("delay:1:15:every=2", ("none", (), None)),  # no mark tells it from a lost core
+    ],
+)
+def test_pauses_on_shared_cores_need_a_mark(
+    fault: str, named: tuple[str, tuple[int, ...], str | None]
+) -> None:
+    shape = {"dp": 2, "layers": 4, "steps": 8, "backend": "gloo", "noise_ratio": 0.02}
+    result = analyze(simulate.load(simulate.made({**shape, "faults": [fault]})))
+    assert (result.culprit_kind, result.culprit_ranks, result.cause) == named
+    assert result.persistence_p is None
+    told = "rank 1 pauses for" in result.status_reason
+    assert (result.status, told) == (("ok", False) if named[1] else ("partial", True))
 
 
 def test_persistence_tells_every_step_from_single_ones() -> None:
