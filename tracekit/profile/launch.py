@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tracekit.core.errors import RankFailedError, UsageError
 from tracekit.io import baseline as baselines
@@ -30,7 +30,7 @@ from tracekit.profile import elastic, local
 from tracekit.profile import place as places
 from tracekit.profile import plan as plans
 from tracekit.profile.local import TAIL_LINES
-from tracekit.profile.place import Place
+from tracekit.profile.place import Job, Place
 from tracekit.profile.plan import Options, Plan
 
 Progress = Callable[[str], None]
@@ -98,19 +98,6 @@ def _profile(plan: Plan, folder: str, place: Place, report: Progress) -> None:
     from tracekit.profile import worker
 
     worker.run_rank(plan, folder, place, report)
-
-
-class Job(Protocol):
-    """What a job needs to know of itself to be started."""
-
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def timeout_s(self) -> float: ...
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from tracekit.core.errors import UsageError
 
@@ -32,6 +33,24 @@ class Place:
     local_rank: int
     world_size: int
     init_method: str
+
+
+class Meeting(Protocol):
+    """What ranks must agree on to meet."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+class Job(Meeting, Protocol):
+    """What a job needs to know of itself to be started."""
+
+    @property
+    def world_size(self) -> int: ...
 
 
 def from_environment(environment: Mapping[str, str], least: int = 2) -> Place | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,21 +24,10 @@ from tracekit.io import manifest, records
 from tracekit.profile import clock, conditions, groups, network, overhead, recorder
 from tracekit.profile import plan as plans
 from tracekit.profile.faults import Planter
-from tracekit.profile.place import Place
+from tracekit.profile.place import Meeting, Place
 from tracekit.profile.plan import Plan
 
 Report = Callable[[str], None]
-
-
-class Meeting(Protocol):
-    """What ranks must agree on to meet."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def timeout_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
