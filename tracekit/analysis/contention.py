@@ -24,40 +24,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analysis._contract import Analyzer, table
-from tracekit.core.activity import kernel_union
 from tracekit.core.alone import alone_ns
+from tracekit.core.beside import (
+    Beside,
+    ComputeKernels,
+    KernelClass,
+    beside,
+    compute_kernels,
+    kernel_classes,
+)
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
-from tracekit.core.grouped import Codes, mixed, turns
-from tracekit.core.intervals import Intervals, covered_within, intersect, union
+from tracekit.core.intervals import covered_within, intersect
 from tracekit.core.run import LinkLatency, Run, why_no_device_work
-from tracekit.core.slowdown import LEAST, Pieces, Slowdown, slowdown
+from tracekit.core.slowdown import Slowdown
 from tracekit.core.table import Column, Schema
-from tracekit.core.timing import Timing, across, timing
-from tracekit.core.trace import Int64, KernelKind, Phase, RankTrace
+from tracekit.core.trace import Int64, KernelKind
+from tracekit.core.transfers import Transfer, transfers_of
 
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 NO_BASELINE = "no baseline"
-_BLOCKS = 8  # parts of a step that count as one observation each
 _LEAST_SHARE = 0.002  # of the step, for a finding
-_REGIONS = {
-    Phase.FORWARD: "forward",
-    Phase.BACKWARD: "backward",
-    Phase.INPUT: "backward",
-    Phase.WEIGHT: "backward",
-    Phase.LOSS: "forward",
-}
-_OUTSIDE = "outside any annotation"
-
 _FIT = (
     Column("n_alone", "int64", "count", "Without any overlap, in counted steps."),
     Column("n_overlapped", "int64", "count", "With some."),
@@ -125,23 +120,18 @@ def analyze(run: Run) -> ContentionResult:
         MissingDataError: there is no compute, no communication, or they never overlap.
     """
     _require(run)
-    matching, clock = across(run)
-    times = timing(run.traces, matching, clock)
-    ranks = [
-        _rank(trace, _moving(place, trace, times, matching.rows.trace, matching.rows.call))
-        for place, trace in enumerate(run.traces)
-    ]
-    names, kernels = _collected(run, ranks)
+    ranks = beside(run)
+    names, kernels = compute_kernels(run, ranks)
     if not (kernels.share > 0).any():
         raise MissingDataError(
             "compute and communication never run at the same time in counted steps, so there is "
             "no contention; a job that overlaps them is needed"
         )
-    classes = _classes(names, kernels)
+    classes = kernel_classes(names, kernels)
     lost = np.zeros(len(kernels.ns))
     for item in classes:
         lost[item.rows] = item.lost
-    transfers = _transfers(ranks)
+    transfers = transfers_of(ranks)
     per_step = _per_step(run, ranks, kernels, lost, transfers)
     counted = per_step[per_step.counted]
     overlapped = kernels.share > 0
@@ -175,185 +165,11 @@ def _require(run: Run) -> None:
         )
 
 
-# -- kernels of all ranks ------------------------------------------------------------------------
-
-
-class _Rank(NamedTuple):
-    """One rank: when communication runs, and when it moves data rather than waits."""
-
-    trace: RankTrace
-    communication: Intervals
-    moving: Intervals
-    compute: Intervals
-    start_ns: Int64  # of each call's transfer, after the wait; -1 where not known
-    waits_known: bool
-
-
-def _moving(
-    place: int,
-    trace: RankTrace,
-    times: Timing,
-    row_trace: npt.NDArray[np.int32],
-    row_call: npt.NDArray[np.int32],
-) -> Int64:
-    """(calls,) when each call begins to move data, on the rank's own clock; -1 if not known."""
-    out = np.full(len(trace.calls), -1, dtype=np.int64)
-    mine = np.flatnonzero((row_trace == place) & (times.wait_ns >= 0))
-    call = row_call[mine]
-    kernel = trace.calls.kernel[call]
-    begun = trace.kernels.start_ns[kernel] + times.wait_ns[mine]
-    out[call] = np.minimum(begun, trace.kernels.end_ns[kernel])
-    return out
-
-
-def _rank(trace: RankTrace, begun: Int64) -> _Rank:
-    kernels = trace.kernels
-    is_comm = kernels.kind == KernelKind.COMMUNICATION
-    communication = kernel_union(trace, is_comm)
-    start = kernels.start_ns.copy()
-    known = begun >= 0
-    start[trace.calls.kernel[known]] = begun[known]
-    moving = union(start[is_comm], kernels.end_ns[is_comm])
-    return _Rank(
-        trace,
-        communication,
-        moving,
-        kernel_union(trace, kernels.kind == KernelKind.COMPUTE),
-        begun,
-        bool(known.sum() == is_comm.sum()),
-    )
-
-
-class _Kernels(NamedTuple):
-    """Compute kernels of counted steps of all ranks."""
-
-    trace: Int64  # index into Run.traces
-    step: Int64  # index into the rank's Steps
-    ns: Int64
-    share: Float  # overlapped by communication
-    hidden_ns: Int64  # beside communication that moves data
-    name: Int64
-    shape: Int64
-    kind: Int64  # operator, stage, phase and neighbours
-    turn: Int64  # in the rank's step
-    inner: Int64  # in the span of its stage's action; -1 outside
-    position: Float
-    region: npt.NDArray[np.object_]
-
-
-def _collected(run: Run, ranks: Sequence[_Rank]) -> tuple[tuple[str, ...], _Kernels]:
-    names = Codes()
-    parts = [_of_rank(place, item, names) for place, item in enumerate(ranks)]
-    joined = _Kernels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    return names.texts(), joined
-
-
-def _of_rank(place: int, item: _Rank, names: Codes) -> _Kernels:
-    trace = item.trace
-    kernels, origin = trace.kernels, trace.origin()
-    use = np.append(trace.statistic_steps(), False)[kernels.step]
-    rows = np.flatnonzero(use & (kernels.kind == KernelKind.COMPUTE))
-    rows = rows[np.argsort(kernels.start_ns[rows], kind="stable")]
-    start, end = kernels.start_ns[rows], kernels.end_ns[rows]
-    step = kernels.step[rows].astype(np.int64)
-    ns = end - start
-    with np.errstate(invalid="ignore"):
-        share = covered_within(item.communication, start, end) / ns
-    length = np.maximum(trace.steps.end_ns - trace.steps.start_ns, 1)[step]
-    code = names.of(trace.names)
-    launch = np.where(kernels.launch_ns[rows] < 0, start, kernels.launch_ns[rows])
-    span, stage, phase = _spans_at(trace, launch)
-    name, shape = code[kernels.name_id[rows]], code[origin.shape_id[rows]]
-    kind = mixed(code[origin.op_id[rows]], stage, phase, *_neighbours(name))
-    inner = turns(mixed(name, shape, kind, span))
-    return _Kernels(
-        trace=np.full(len(rows), place, dtype=np.int64),
-        step=step,
-        ns=ns,
-        share=np.nan_to_num(share),
-        hidden_ns=covered_within(item.moving, start, end),
-        name=name,
-        shape=shape,
-        kind=kind,
-        turn=turns(mixed(name, shape, kind, step)),
-        inner=np.where(span >= 0, inner, -1),
-        position=np.clip((start - trace.steps.start_ns[step]) / length, 0, 1),
-        region=_regions(trace, phase, origin.scope_id[rows]),
-    )
-
-
-def _neighbours(name: Int64) -> tuple[Int64, Int64]:
-    """Names of the compute kernels before and after each; they tell equal work from other."""
-    ends = np.full(1, -1, dtype=np.int64)
-    return np.concatenate((ends, name[:-1])), np.concatenate((name[1:], ends))
-
-
-def _spans_at(trace: RankTrace, at: Int64) -> tuple[Int64, Int64, Int64]:
-    """Row, stage and phase of the span of a stage around each launch; -1 for none."""
-    spans = trace.spans
-    rows = np.flatnonzero(np.isin(spans.phase, list(_REGIONS)))
-    none = np.full(len(at), -1, dtype=np.int64)
-    if len(rows) == 0:
-        return none, none, none
-    place = np.searchsorted(spans.start_ns[rows], at, side="right") - 1
-    inside = (place >= 0) & (at < spans.end_ns[rows][np.maximum(place, 0)])
-    row = rows[np.maximum(place, 0)]
-    stage, phase = spans.stage[row].astype(np.int64), spans.phase[row].astype(np.int64)
-    return np.where(inside, row, -1), np.where(inside, stage, -1), np.where(inside, phase, -1)
-
-
-def _regions(
-    trace: RankTrace, phase: Int64, scope: npt.NDArray[np.int32]
-) -> npt.NDArray[np.object_]:
-    """A name for where in the program each kernel belongs."""
-    words = np.array([*(_REGIONS.get(item, "") for item in Phase), ""], dtype=object)
-    named = np.array([*trace.names, _OUTSIDE], dtype=object)[scope]
-    out: npt.NDArray[np.object_] = np.where(phase >= 0, words[phase], named)
-    return out
-
-
 # -- classes -------------------------------------------------------------------------------------
 
 
-class _Class(NamedTuple):
-    """Kernels of one name and shape, and their slowdown."""
-
-    name: int
-    shape: int
-    rows: npt.NDArray[np.intp]
-    fit: Slowdown | None
-    lost: Float  # ns, of each row
-
-
-def _classes(names: tuple[str, ...], kernels: _Kernels) -> list[_Class]:
-    key = kernels.name * (len(names) + 1) + kernels.shape + 1
-    order = np.argsort(key, kind="stable")
-    edges = np.flatnonzero(np.diff(key[order], prepend=-1, append=-1))
-    found = []
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        rows = order[low:high]
-        share = kernels.share[rows]
-        if not (share > 0).any():
-            continue
-        fit = slowdown(_pieces(kernels, rows))
-        sigma = 0.0 if fit is None else 1 - 1 / fit.value
-        lost = kernels.ns[rows] * share * sigma
-        first = rows[0]
-        found.append(_Class(int(kernels.name[first]), int(kernels.shape[first]), rows, fit, lost))
-    return found
-
-
-def _pieces(kernels: _Kernels, rows: npt.NDArray[np.intp]) -> Pieces:
-    part = np.minimum(kernels.position[rows] * _BLOCKS, _BLOCKS - 1).astype(np.int64)
-    block = (kernels.trace[rows] << 40) + (kernels.step[rows] << 8) + part
-    return Pieces(
-        kernels.ns[rows], kernels.share[rows], kernels.kind[rows], kernels.turn[rows],
-        kernels.inner[rows], kernels.position[rows], block,
-    )  # fmt: skip
-
-
 def _per_class(
-    names: tuple[str, ...], classes: Sequence[_Class], kernels: _Kernels
+    names: tuple[str, ...], classes: Sequence[KernelClass], kernels: ComputeKernels
 ) -> pd.DataFrame:
     """Most time lost first, then those without a baseline."""
     rows = []
@@ -381,113 +197,7 @@ def _fit_cells(
 # -- transfers under compute ---------------------------------------------------------------------
 
 
-class _Transfer(NamedTuple):
-    """Transfers of one operation, axis and size."""
-
-    op: str
-    axis: str
-    bytes: int
-    ns: Int64
-    share: Float  # overlapped by compute
-    trace: Int64
-    step: Int64
-    members: int  # of the group; 0 when not known
-    fit: Slowdown | None
-
-    @property
-    def alone_p50(self) -> float | None:
-        """Median time of those without compute beside them; None below five."""
-        alone = self.ns[self.share == 0]
-        return float(np.median(alone)) if len(alone) >= LEAST else None
-
-    @property
-    def lost(self) -> Float:
-        """(n,) what each loses to compute: x - x0; 0 without a baseline."""
-        base = self.alone_p50
-        if base is None:
-            return np.zeros(len(self.ns))
-        out: Float = np.where(self.share > 0, self.ns - base, 0.0)
-        return out
-
-
-class _Moved(NamedTuple):
-    """Transfers of counted steps whose wait is known; op and axis are codes over all ranks."""
-
-    op: Int64
-    axis: Int64
-    members: Int64
-    bytes: Int64
-    ns: Int64
-    share: Float
-    trace: Int64
-    step: Int64
-    position: Float
-
-    def take(self, rows: npt.NDArray[np.intp]) -> _Moved:
-        """Some of the rows."""
-        return _Moved(
-            self.op[rows], self.axis[rows], self.members[rows], self.bytes[rows], self.ns[rows],
-            self.share[rows], self.trace[rows], self.step[rows], self.position[rows],
-        )  # fmt: skip
-
-
-def _transfers(ranks: Sequence[_Rank]) -> list[_Transfer]:
-    """Transfers by operation, axis and size."""
-    words = Codes()
-    parts = [_moved(place, item, words) for place, item in enumerate(ranks)]
-    every = _Moved(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    key = mixed(every.op, every.axis, every.members, every.bytes)
-    order = np.argsort(key, kind="stable")
-    edges = np.flatnonzero(np.diff(key[order], prepend=~key[order][:1], append=~key[order][-1:]))
-    texts = words.texts()
-    found = [
-        _transfer(every.take(order[low:high]), texts)
-        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    ]
-    return sorted(found, key=lambda item: (item.op, item.axis, item.bytes))
-
-
-def _moved(place: int, item: _Rank, words: Codes) -> _Moved:
-    """The transfers of one rank in order of call."""
-    trace = item.trace
-    calls, kernels = trace.calls, trace.kernels
-    use = np.append(trace.statistic_steps(), False)[kernels.step[calls.kernel]]
-    end = kernels.end_ns[calls.kernel]
-    chosen = np.flatnonzero(use & (item.start_ns >= 0) & (end > item.start_ns))
-    start, end = item.start_ns[chosen], end[chosen]
-    step = kernels.step[calls.kernel[chosen]].astype(np.int64)
-    length = np.maximum(trace.steps.end_ns - trace.steps.start_ns, 1)[step]
-    axes = [group.axis or group.description or "world" for group in trace.groups]
-    # The last entry, which -1 selects, is a name of its own here.
-    axis = words.of([*axes, "unknown"])[:-1]
-    members = np.array([*(len(group.ranks) for group in trace.groups), 0], dtype=np.int64)
-    return _Moved(
-        op=words.of(trace.names)[calls.op_id[chosen]],
-        axis=axis[calls.group[chosen]],
-        members=members[calls.group[chosen]],
-        bytes=np.maximum(calls.in_bytes, calls.out_bytes)[chosen],
-        ns=end - start,
-        share=covered_within(item.compute, start, end) / (end - start),
-        trace=np.full(len(chosen), place, dtype=np.int64),
-        step=step,
-        position=np.clip((start - trace.steps.start_ns[step]) / length, 0, 1),
-    )
-
-
-def _transfer(rows: _Moved, texts: tuple[str, ...]) -> _Transfer:
-    zero = np.zeros(len(rows.ns), dtype=np.int64)
-    part = np.minimum(rows.position * _BLOCKS, _BLOCKS - 1).astype(np.int64)
-    pieces = Pieces(
-        rows.ns, rows.share, zero, turns(mixed(rows.trace, rows.step)), zero - 1, rows.position,
-        (rows.trace << 40) + (rows.step << 8) + part,
-    )  # fmt: skip
-    return _Transfer(
-        texts[rows.op[0]], texts[rows.axis[0]], int(rows.bytes[0]), rows.ns, rows.share,
-        rows.trace, rows.step, int(rows.members[0]), slowdown(pieces),
-    )  # fmt: skip
-
-
-def _per_transfer(transfers: Sequence[_Transfer], baseline: Sequence[LinkLatency]) -> pd.DataFrame:
+def _per_transfer(transfers: Sequence[Transfer], baseline: Sequence[LinkLatency]) -> pd.DataFrame:
     rows = []
     for item in transfers:
         over = item.share > 0
@@ -510,10 +220,10 @@ def _per_transfer(transfers: Sequence[_Transfer], baseline: Sequence[LinkLatency
 
 def _per_step(
     run: Run,
-    ranks: Sequence[_Rank],
-    kernels: _Kernels,
+    ranks: Sequence[Beside],
+    kernels: ComputeKernels,
     lost: Float,
-    transfers: Sequence[_Transfer],
+    transfers: Sequence[Transfer],
 ) -> pd.DataFrame:
     """One row per rank and step; losses are known in counted steps only, else 0."""
     compute = _sums(run, kernels.trace, kernels.step, lost)
@@ -559,7 +269,7 @@ def _sums(run: Run, trace: Int64, step: Int64, values: Float) -> list[Float]:
     return out
 
 
-def _per_region(kernels: _Kernels, lost: Float) -> pd.DataFrame:
+def _per_region(kernels: ComputeKernels, lost: Float) -> pd.DataFrame:
     rows = []
     for region in sorted(set(kernels.region.tolist())):
         mine = kernels.region == region
@@ -577,8 +287,8 @@ def _per_region(kernels: _Kernels, lost: Float) -> pd.DataFrame:
 def _findings(
     run: Run,
     names: tuple[str, ...],
-    classes: Sequence[_Class],
-    kernels: _Kernels,
+    classes: Sequence[KernelClass],
+    kernels: ComputeKernels,
     counted: pd.DataFrame,
 ) -> tuple[Finding, ...]:
     """Compute that communication certainly slows down, and overlap that does not pay."""
