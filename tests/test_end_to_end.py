@@ -17,7 +17,10 @@ DELAY_MS = 40
 
 
 def _exposed_by_rank(folder: Path, out: Path) -> dict[int, float]:
-    """Mean exposed communication per counted step of each rank, in ms, from the JSON."""
+    """Least exposed communication of each rank's counted steps, in ms, from the JSON.
+
+    The least: what else runs on the machine can only add to a step.
+    """
     assert command(["analyze", str(folder), "overlap", "--json", "-o", str(out)]) == 0
     document: dict[str, Any] = json.loads(out.read_text())
     rows = document["analyses"]["overlap"]["tables"]["per_step"]["rows"]
@@ -25,7 +28,7 @@ def _exposed_by_rank(folder: Path, out: Path) -> dict[int, float]:
     for row in rows:
         if row["counted"]:
             times.setdefault(row["rank"], []).append(row["exposed_ns"])
-    return {rank: sum(values) / len(values) / 1e6 for rank, values in times.items()}
+    return {rank: min(values) / 1e6 for rank, values in times.items()}
 
 
 def test_a_delayed_rank_shows_as_the_others_communication(tmp_path: Path) -> None:

@@ -30,9 +30,10 @@ import pandas as pd
 
 from tracekit.analysis._contract import Analyzer, table
 from tracekit.core.alone import alone_ns
-from tracekit.core.collective import P2P, P2P_OP, Matching, bus_factor
+from tracekit.core.collective import P2P_OP, Matching, bus_factor
 from tracekit.core.errors import MissingDataError
 from tracekit.core.finding import Confidence, Finding, percent
+from tracekit.core.latency import Latencies, counted, latencies
 from tracekit.core.run import LinkLatency, Run, why_no_device_work
 from tracekit.core.stats import fixed_effect, line, quantile, spread
 from tracekit.core.table import Column, Schema
@@ -131,28 +132,6 @@ class CollectivesResult:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Table:
-    """One row per instance; calls that nothing was matched with are instances of one."""
-
-    op: npt.NDArray[np.object_]
-    axis: npt.NDArray[np.object_]
-    group: npt.NDArray[np.object_]
-    size: npt.NDArray[np.int64]
-    span: npt.NDArray[np.object_]
-    dtype: npt.NDArray[np.object_]
-    bytes: npt.NDArray[np.int64]
-    seq: npt.NDArray[np.int64]
-    step: npt.NDArray[np.int64]
-    duration: npt.NDArray[np.int64]
-    transfer: npt.NDArray[np.int64]  # -1 unknown
-    wait: npt.NDArray[np.int64]  # -1 unknown
-    late: npt.NDArray[np.int64]  # rank, -1 for none
-    sigma: npt.NDArray[np.float64]
-    status: npt.NDArray[np.object_]
-    counted: npt.NDArray[np.bool_]
-
-
 def analyze(run: Run) -> CollectivesResult:
     """Measure the latency of all collectives.
 
@@ -169,7 +148,7 @@ def analyze(run: Run) -> CollectivesResult:
         )
     matching, clock = across(run)
     times = timing(run.traces, matching, clock)
-    every = _together(_instances(run, matching, times), _alone(run, matching))
+    every = latencies(run, matching, times)
     complete = every.wait >= 0
     duration = int(every.duration[complete].sum())
     latency = _latency(every, run.baseline)
@@ -187,141 +166,10 @@ def analyze(run: Run) -> CollectivesResult:
     )
 
 
-# -- one row per instance ------------------------------------------------------------
-
-
-def _instances(run: Run, matching: Matching, times: Timing) -> _Table:
-    instances, rows = matching.instances, matching.rows
-    count = len(instances)
-    low = np.full(count, np.iinfo(np.int64).max)
-    high = np.full(count, np.iinfo(np.int64).min)
-    longest = np.zeros(count, dtype=np.int64)
-    np.minimum.at(low, rows.instance, times.arrival_ns)
-    np.maximum.at(high, rows.instance, times.arrival_ns)
-    np.maximum.at(longest, rows.instance, rows.end_ns - rows.start_ns)
-    waits = times.comparable & times.waits_for_all
-    ranks = np.array(run.ranks, dtype=np.int64)
-    late = np.where(
-        waits & (times.last >= 0), ranks[rows.trace[np.maximum(times.last, 0)]] if count else 0, -1
-    )
-    status = np.where(late >= 0, "ok", "tie").astype(object)
-    status[~waits] = "not_comparable"
-    status[~matching.complete()] = "partial"
-    names = np.array((*matching.names, ""), dtype=object)
-    group = instances.group
-    return _Table(
-        op=names[instances.op],
-        axis=_lookup([_axis(g.axis, g.description) for g in matching.groups], group),
-        group=_lookup([_named(g.description or g.name, g.ranks) for g in matching.groups], group),
-        size=instances.members.astype(np.int64),
-        span=_lookup([_span(run, g.ranks) for g in matching.groups], group),
-        dtype=names[instances.dtype],
-        bytes=instances.bytes,
-        seq=instances.seq,
-        step=instances.step,
-        duration=longest,
-        transfer=np.where(waits, times.transfer, -1),
-        wait=np.where(waits, high - low, -1),
-        late=late,
-        sigma=times.sigma_ns,
-        status=status,
-        counted=_counted(run, matching),
-    )
-
-
-def _lookup(values: Sequence[str], index: npt.NDArray[np.int32]) -> npt.NDArray[np.object_]:
-    return np.array([*values, ""], dtype=object)[index]
-
-
-def _axis(axis: str | None, description: str) -> str:
-    if axis is not None:
-        return axis
-    return "world" if description in {"default_pg", "undefined", ""} else description
-
-
-def _named(name: str, ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
-    return f"{name} ({listed})" if ranks else name
-
-
-def _span(run: Run, ranks: Sequence[int]) -> str:
-    """Whether a group stays on one host; empty when that is not known."""
-    host = {trace.rank: trace.host for trace in run.traces}
-    known = [host.get(rank) for rank in ranks]
-    if not known or None in known:
-        return ""
-    return "intra" if len(set(known)) == 1 else "inter"
-
-
-def _counted(run: Run, matching: Matching) -> npt.NDArray[np.bool_]:
-    """(instances,) in a step that statistics use on every rank that has it."""
-    rows = matching.rows
-    good = np.ones(len(matching.instances), dtype=np.bool_)
-    for place, trace in enumerate(run.traces):
-        mine = np.flatnonzero(rows.trace == place)
-        step = trace.kernels.step[trace.calls.kernel[rows.call[mine]]]
-        use = np.concatenate((trace.statistic_steps(), [False]))
-        np.logical_and.at(good, rows.instance[mine], use[step])
-    return good if good.any() else np.ones(len(good), dtype=np.bool_)
-
-
-def _alone(run: Run, matching: Matching) -> _Table:
-    """Calls that were not matched: only their durations are known."""
-    frames = []
-    for place, trace in enumerate(run.traces):
-        free = np.ones(len(trace.calls), dtype=np.bool_)
-        free[matching.rows.call[matching.rows.trace == place]] = False
-        rows = np.flatnonzero(free)
-        calls = trace.calls
-        kernel = calls.kernel[rows]
-        names = np.array((*trace.names, ""), dtype=object)
-        group = calls.group[rows]
-        op = names[calls.op_id[rows]]
-        step = trace.kernels.step[kernel]
-        use = trace.statistic_steps()
-        counted = np.concatenate((use, [not len(use)]))[step]
-        numbers = np.concatenate((trace.steps.number, [-1]))
-        empty = np.full(len(rows), -1, dtype=np.int64)
-        partial = "partial" if run.missing_ranks else "not_comparable"
-        frames.append(
-            _Table(
-                op=np.array([P2P_OP if item in P2P else item for item in op], dtype=object),
-                axis=_lookup([_axis(g.axis, g.description) for g in trace.groups], group)
-                if len(trace.groups)
-                else np.full(len(rows), "", dtype=object),
-                group=_lookup(
-                    [_named(g.description or g.name, g.ranks) for g in trace.groups], group
-                ),
-                size=np.array([*(max(len(g.ranks), 1) for g in trace.groups), 1])[group],
-                span=_lookup([_span(run, g.ranks) for g in trace.groups], group),
-                dtype=names[calls.dtype_id[rows]],
-                bytes=np.maximum(calls.in_bytes, calls.out_bytes)[rows],
-                seq=calls.seq[rows],
-                step=numbers[step],
-                duration=(trace.kernels.end_ns - trace.kernels.start_ns)[kernel],
-                transfer=empty,
-                wait=empty,
-                late=empty,
-                sigma=np.full(len(rows), np.nan),
-                status=np.full(len(rows), partial, dtype=object),
-                counted=counted,
-            )
-        )
-    if not frames:
-        raise AssertionError("a run has at least one rank")
-    return _together(*frames)
-
-
-def _together(*parts: _Table) -> _Table:
-    return _Table(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in _Table.__slots__)
-    )
-
-
 # -- latency -------------------------------------------------------------------------
 
 
-def _kinds(every: _Table, fields: Sequence[str]) -> list[npt.NDArray[np.intp]]:
+def _kinds(every: Latencies, fields: Sequence[str]) -> list[npt.NDArray[np.intp]]:
     """Rows of counted instances by equal values of these fields, in order of the values."""
     frame = pd.DataFrame({name: getattr(every, name) for name in fields})
     if "bytes" in fields:
@@ -332,7 +180,7 @@ def _kinds(every: _Table, fields: Sequence[str]) -> list[npt.NDArray[np.intp]]:
     return [np.asarray(rows) for _, rows in sorted(groups.groups.items(), key=lambda x: str(x[0]))]
 
 
-def _latency(every: _Table, baseline: Sequence[LinkLatency]) -> pd.DataFrame:
+def _latency(every: Latencies, baseline: Sequence[LinkLatency]) -> pd.DataFrame:
     rows = [
         _against_alone(_latency_row(every, chosen), baseline)
         for chosen in _kinds(every, ("op", "axis", "size", "span", "dtype", "bytes"))
@@ -357,7 +205,7 @@ def _frame(schema: Schema, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return table(schema, columns)
 
 
-def _latency_row(every: _Table, chosen: npt.NDArray[np.intp]) -> dict[str, Any]:
+def _latency_row(every: Latencies, chosen: npt.NDArray[np.intp]) -> dict[str, Any]:
     first = int(chosen[0])
     known = chosen[every.transfer[chosen] >= 0]
     size, op = int(every.size[first]), str(every.op[first])
@@ -397,7 +245,7 @@ def _quantiles(name: str, values: npt.NDArray[np.int64]) -> dict[str, float | No
     return out
 
 
-def _slowest(every: _Table) -> pd.DataFrame:
+def _slowest(every: Latencies) -> pd.DataFrame:
     """The longest instances, and what made each longer than its kind."""
     order = np.argsort(-every.duration, kind="stable")[:MOST_SLOWEST]
     transfer = _typical(every, every.transfer)
@@ -434,7 +282,7 @@ def _nullable(values: npt.NDArray[np.int64]) -> pd.Series:
     return pd.Series(values, dtype="Int64").mask(pd.Series(values < 0))
 
 
-def _typical(every: _Table, values: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _typical(every: Latencies, values: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Median over the known instances of a row's kind."""
     frame = pd.DataFrame(
         {name: getattr(every, name) for name in ("op", "axis", "size", "dtype", "bytes")}
@@ -450,7 +298,7 @@ def _typical(every: _Table, values: npt.NDArray[np.int64]) -> npt.NDArray[np.flo
 # -- latency and bandwidth -----------------------------------------------------------
 
 
-def _fits(every: _Table) -> pd.DataFrame:
+def _fits(every: Latencies) -> pd.DataFrame:
     rows = []
     for chosen in _kinds(every, ("op", "axis", "size", "span")):
         known = chosen[(every.transfer[chosen] > 0) & (every.bytes[chosen] > 0)]
@@ -502,7 +350,7 @@ def _fit(
 def _per_rank(run: Run, matching: Matching, times: Timing) -> pd.DataFrame:
     """Waiting, arriving last, and ending late."""
     rows = matching.rows
-    use = matching.synchronising() & times.comparable & _counted(run, matching)
+    use = matching.synchronising() & times.comparable & counted(run, matching)
     middle = _median_end(matching, times)
     last = times.last[(times.last >= 0) & use]
     counts = np.bincount(rows.trace[last], minlength=len(run.traces))
@@ -537,7 +385,7 @@ def _median_end(matching: Matching, times: Timing) -> npt.NDArray[np.int64]:
 # -- findings ------------------------------------------------------------------------
 
 
-def _findings(run: Run, every: _Table, latency: pd.DataFrame) -> tuple[Finding, ...]:
+def _findings(run: Run, every: Latencies, latency: pd.DataFrame) -> tuple[Finding, ...]:
     """Waiting inside collectives, by axis; and tails of the transfer itself."""
     step_ns, steps = _step_time(run)
     if not step_ns:
