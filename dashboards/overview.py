@@ -184,7 +184,7 @@ def _slowest(result: BreakdownResult, section: Section) -> int | None:
 def _cleared(section: Section) -> bool:
     """Whether the replay found, with certainty, that no rank makes the others wait."""
     found = section.result(StragglersResult)
-    return found is not None and found.culprit_kind == "none" and found.status == "ok"
+    return found is not None and found.clears_ranks
 
 
 def _marked(section: Section, slowest: int | None) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ def sentence(result: StragglersResult, section: Section) -> str:
     """Who makes the others wait and what it costs, as one sentence."""
     wasted = format.quantity(result.waste_ratio, "ratio")
     if result.culprit_kind == "none":
-        if result.status != "ok":
+        if not result.clears_ranks:
             return (
                 "No rank is named: as far as they can be compared, none does more than its peers."
             )

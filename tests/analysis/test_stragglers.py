@@ -82,7 +82,11 @@ def test_equal_ranks_accuse_nobody() -> None:
     assert named(result) == ("none", (), None)
     assert result.slowdown == 1
     assert result.findings == ()
-    assert result.status == "ok"
+    # Whether the only group's transfers are always slow, nobody can tell.
+    assert result.clears_ranks
+    assert result.status == "partial"
+    assert result.status_reason.startswith("whether all_reduce over dp is always slow")
+    assert "4.96 % shorter" in result.status_reason
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

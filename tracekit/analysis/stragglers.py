@@ -14,15 +14,20 @@ is named below the floor, and a name is only sure where p is at most 0.05, too.
 ``slowdown_even`` compares with a run in which every kernel takes the median of its class, as
 in Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (OSDI 2025): it counts all scatter as loss.
-Limits: a slowness that all peers share has nothing to be compared with and is not seen;
-an operation kind is only named where it is slow in some steps and others are not; a
-link is only seen where a sibling group of equal size and message is faster, or, on a CPU,
-where sends of both directions leave late while their hosts wait for them.
+Limits: a slowness that all peers share has nothing to be compared with and is not seen.
+An operation kind is named where it is slow in some steps and the others are not, or always
+slower than in sibling groups of equal size and message while other operations of its group
+are not; a link where all that crosses it is slower than in sibling groups, or, on a CPU,
+where sends of both directions leave late while their hosts wait for them. What is slow in
+every step and every group cannot be told from what is healthy. Where transfers without a
+sibling group matter to the step, ``unjudged`` names them, and where nobody is named the status
+is no more than partial. ``contention_factor`` of the collectives compares with a benchmark.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +43,7 @@ from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.kerneltimes import kernels
 from tracekit.core.permutation import SIGNIFICANT_P, noise_floor, persistence
 from tracekit.core.program import Program, program, window
+from tracekit.core.replay import Graph
 from tracekit.core.roles import RankSet, Roles, roles
 from tracekit.core.run import Run
 from tracekit.core.slowops import slow_op, with_op
@@ -45,7 +51,7 @@ from tracekit.core.staged import staged
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import Timing, across, timing
 from tracekit.core.verdict import LEAST_LOSS, NOBODY, Verdict, cause_of, marked_cause, verdict
-from tracekit.core.whatif import WhatIf, ideals, recovered, what_if
+from tracekit.core.whatif import WhatIf, ideals, recovered, saved_by_halving, what_if
 
 LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
 WARN_ERROR, REFUSE_ERROR = 0.02, 0.05
@@ -119,7 +125,13 @@ class StragglersResult:
     noise_floor: float
     status: str
     status_reason: str
+    unjudged: str
     findings: tuple[Finding, ...]
+
+    @property
+    def clears_ranks(self) -> bool:
+        """Whether certainly no rank makes the others wait; transfers may still be in doubt."""
+        return self.culprit_kind == "none" and self.status_reason in ("", self.unjudged)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +148,7 @@ class _Case:
     verdict: Verdict
     floor: float  # slowdown that scatter alone would show
     chance: float | None  # that chance makes the culprit so persistently slow
+    unjudged: str  # transfers that may be slow in every step, and why nobody can tell
 
     @property
     def steps(self) -> int:
@@ -171,6 +184,7 @@ def analyze(run: Run) -> StragglersResult:
         noise_floor=case.floor,
         status=status,
         status_reason=reason,
+        unjudged=case.unjudged,
         findings=_findings(case, status),
     )
 
@@ -234,7 +248,32 @@ def _case(run: Run) -> _Case:
         told = {marked_cause(run.traces[k], float(found.gap_ns[k].sum())) for k in places}
         if named.cause is None or told != {named.cause}:
             chance = persistence(own, who.role, places)
-    return _Case(run, matching, times, made, who, found, what, named, floor, chance)
+    unjudged = _unjudged(run, matching, made, plan, found, what)
+    return _Case(run, matching, times, made, who, found, what, named, floor, chance, unjudged)
+
+
+def _unjudged(
+    run: Run, matching: Matching, made: Program, plan: Graph, found: Excess, what: WhatIf
+) -> str:
+    """The transfers that nothing is compared with, if the steps would gain from faster ones."""
+    saved = saved_by_halving(made, plan, run.clock, what, found.unjudged)
+    if saved < LEAST_LOSS:
+        return ""
+    axes = [group.axis or group.description for group in matching.groups]
+    table = matching.instances
+    total: dict[str, float] = defaultdict(float)
+    for node in np.flatnonzero(found.unjudged).tolist():
+        row = made.instance[node]
+        total[f"{matching.names[table.op[row]]} over {axes[table.group[row]]}"] += made.gap_ns[node]
+    longest = max(total, key=lambda name: total[name])
+    more = f" and {len(total) - 1} more" if len(total) > 1 else ""
+    on_cpu = any(trace.device_type == "cpu" for trace in run.traces)
+    why = "transfers on a CPU are not compared" if on_cpu else "no other group does the same"
+    see = "; collectives compares them with the benchmark" if run.baseline else ""
+    return (
+        f"whether {longest}{more} is always slow cannot be told, as {why}; "
+        f"at half the time the steps would be {percent(saved)} shorter{see}"
+    )
 
 
 def _own_work(made: Program, traces: int) -> npt.NDArray[np.float64]:
@@ -299,6 +338,8 @@ def _status(case: _Case) -> tuple[str, str]:
         )
     if not all(trace.steps_marked for trace in run.traces):
         return "partial", "steps are not marked, so the whole capture counts as one"
+    if case.verdict.kind == "none" and case.unjudged:
+        return "partial", case.unjudged
     return "ok", ""
 
 
@@ -307,10 +348,9 @@ def _persistence(case: _Case) -> str | None:
     named = case.verdict
     if named.kind in ("none", "diffuse"):
         return None
-    if named.kind == "op":
-        return "recurring"
-    if named.kind == "link":
-        return "lasting"
+    if named.kind in ("link", "op"):
+        lasting = all(item.lasting for item in case.found.links if item.kind == named.kind)
+        return "lasting" if lasting else "recurring"
     places = [place for place, trace in enumerate(case.run.traces) if trace.rank in named.ranks]
     over = (case.found.busy_ns + case.found.gap_ns)[places].max(axis=0)
     hit = over > 0.5 * over.max()
@@ -458,9 +498,9 @@ def _sets(case: _Case) -> pd.DataFrame:
     ]
     count = len(case.run.traces)
     rows += [
-        ("link", case.found.links[number - count][1], case.what.recovered[place])
-        for place, number in enumerate(case.what.owners)
-        if count <= number < count + len(case.found.links)
+        (item.kind, item.label, case.what.recovered[case.what.owners.index(count + number)])
+        for number, item in enumerate(case.found.links)
+        if count + number in case.what.owners
     ]
     if named.kind not in ("none", "diffuse") and not any(
         (kind, members) == (named.kind, named.members) for kind, members, _ in rows
@@ -516,13 +556,15 @@ def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
             confidence=(
                 Confidence.HIGH if status == "ok" and case.steps >= 3 and sure else Confidence.LOW
             ),
-            advice=ADVICE[_advice(found)],
+            advice=ADVICE[_advice(case)],
         ),
     )
 
 
-def _advice(found: Verdict) -> str:
-    key = "op" if found.kind == "op" else found.cause or ""
+def _advice(case: _Case) -> str:
+    key = case.verdict.cause or ""
+    if case.verdict.kind == "op":
+        key = "op" if _persistence(case) == "lasting" else "op at times"
     return key if key in ADVICE else ""
 
 
@@ -534,7 +576,7 @@ def name_of(kind: str, members: str, ranks: Sequence[int]) -> str:
     if kind == "link":
         return f"The link {members}" if len(ranks) == 2 else f"A link among ranks {listed}"
     if kind == "op":
-        return f"The operation {members}, slow on all its ranks in some steps,"
+        return f"The operation {members} (ranks {listed})"
     words = {
         "tp_group": "Tensor-parallel group", "stage": "Stage", "dp_replica": "Replica",
         "host": "Host",
@@ -550,7 +592,10 @@ ADVICE = {
     "device, or move the rank; a whole stage may hold too many layers",
     "work": "one kind of kernel takes longer: it has more or other work than its peers",
     "sequence": "its microbatches hold longer sequences: balance them by length over the ranks",
-    "op": "its transfers take longer in some steps only: look at what else used the network then",
+    "op": "its transfers take longer than in sibling groups, whose links are no better: compare "
+    "NCCL's algorithm, protocol and channels, and the buffers, with those of a sibling",
+    "op at times": "its transfers take longer in some steps only: look at what else used the "
+    "network then",
     "experts": "its experts get more tokens than others: balance the routing, or place hot "
     "experts apart",
     "host": "its host launches late: look for CPU contention, synchronisation, logging",
@@ -595,6 +640,7 @@ ANALYZER = Analyzer(
         Column("noise_floor", "float64", "", "Slowdown that scatter alone would show."),
         Column("status", "str", "", "ok, partial or not_comparable."),
         Column("status_reason", "str", "", "Why the status is not ok; else empty."),
+        Column("unjudged", "str", "", "Transfers nothing is compared with; empty if no matter."),
     ),
 )
 

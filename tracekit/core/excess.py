@@ -31,7 +31,7 @@ from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
 from tracekit.core.sequences import lengths_explain
-from tracekit.core.slowlinks import slow_links
+from tracekit.core.slowlinks import SlowTransfers, slow_transfers
 from tracekit.core.slowsends import slow_sends
 from tracekit.core.staged import is_staged
 from tracekit.core.stats import low_median, spread
@@ -63,7 +63,8 @@ class Excess:
         episodic: (traces,) whether its gap excess comes in single steps.
         begin_gap: (traces,) share of the removed gap before a step's first kernel.
         exchanging: places of the traces whose busy excess is work on tokens of others.
-        links: ranks and label of each slow link, longest excess first.
+        links: slow links and operations, longest excess first.
+        unjudged: (nodes,) transfers of which nothing tells the usual time.
         stage_factor: per trace, how much slower its stage is than the others.
         lengths: per trace with busy excess, whether longer sequences explain it; None where
             they have no part in it.
@@ -79,7 +80,8 @@ class Excess:
     episodic: npt.NDArray[np.bool_]
     begin_gap: Float
     exchanging: frozenset[int]
-    links: tuple[tuple[tuple[int, ...], str], ...]
+    links: tuple[SlowTransfers, ...]
+    unjudged: npt.NDArray[np.bool_]
     stage_factor: Float
     lengths: tuple[bool | None, ...]
 
@@ -146,8 +148,9 @@ def excess(
     hit = (removed != 0) & mine
     owner[hit] = np.where(lender >= 0, lender, np.arange(len(traces)))[program.trace[hit]]
     _even_exchanges(traces, program, matching, lender, removed, owner)
-    links = slow_links(traces, program, matching, step_ns, removed, owner)
-    if not links and on_cpu:
+    transfers = slow_transfers(traces, program, matching, step_ns, removed, owner)
+    links = transfers.slow
+    if on_cpu:
         links = slow_sends(traces, clock, program, step_ns, removed, owner)
     return Excess(
         removed_ns=removed,
@@ -161,6 +164,7 @@ def excess(
         begin_gap=begin,
         exchanging=exchanging,
         links=links,
+        unjudged=transfers.unjudged,
         stage_factor=stage_factor,
         lengths=tuple(
             lengths_explain(trace, [traces[p] for p in _peers(place, who)])

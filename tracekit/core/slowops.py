@@ -4,7 +4,8 @@ A transfer is compared with those of the same group, operation and size at the s
 other steps, so that what always runs beside it makes no difference. An operation kind is slow
 where that happens in several steps, in every group that uses it, while the other
 operations of these groups stay as they are: else it is a link, or the whole network, and
-nothing is said here. An operation that is slow in every step has nothing to be compared with.
+nothing is said here. An operation that is slow in every step is compared with those of
+sibling groups, in :mod:`tracekit.core.slowlinks`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tracekit.core.collective import Matching
 from tracekit.core.excess import Excess
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
+from tracekit.core.slowlinks import SlowTransfers
 from tracekit.core.stats import spread
 from tracekit.core.timing import Timing
 from tracekit.core.trace import RankTrace
@@ -79,7 +81,8 @@ def with_op(found: Excess, slow: SlowOp, traces: int) -> Excess:
     removed, owner = found.removed_ns.copy(), found.owner.copy()
     removed[slow.nodes] = slow.over_ns
     owner[slow.nodes] = traces + len(found.links)
-    return replace(found, removed_ns=removed, owner=owner)
+    mine = SlowTransfers("op", slow.name, slow.ranks, lasting=False)
+    return replace(found, removed_ns=removed, owner=owner, links=(*found.links, mine))
 
 
 def _step_of(program: Program, nodes: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:

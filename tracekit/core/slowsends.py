@@ -22,6 +22,7 @@ from tracekit.core.clock import ClockFit
 from tracekit.core.intervals import Intervals, covered_within, subtract, union
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
+from tracekit.core.slowlinks import SlowTransfers
 from tracekit.core.stats import spread
 from tracekit.core.trace import Int64, KernelKind, Phase, RankTrace
 
@@ -37,8 +38,8 @@ _Nodes = dict[int, float]
 def slow_sends(
     traces: Sequence[RankTrace], clock: Sequence[ClockFit], program: Program,
     step_ns: float, removed: Float, owner: npt.NDArray[np.int32],
-) -> tuple[tuple[tuple[int, ...], str], ...]:  # fmt: skip
-    """Ranks and label of each such link, largest loss first.
+) -> tuple[SlowTransfers, ...]:  # fmt: skip
+    """Each such link, largest loss first.
 
     What their sends are held back is marked in ``removed`` (ns per node) and ``owner``, where
     link k is number ``len(traces) + k``.
@@ -62,7 +63,7 @@ def slow_sends(
             for node, value in part.items():
                 removed[node] = value
                 owner[node] = len(traces) + number
-    return tuple((pair, f"{pair[0]}-{pair[1]}") for pair in chosen)
+    return tuple(SlowTransfers("link", f"{pair[0]}-{pair[1]}", pair) for pair in chosen)
 
 
 def _is_slow(pair: tuple[int, int], delays: dict[tuple[int, int], Float]) -> bool:

@@ -26,7 +26,7 @@ class Verdict:
     """Who is to blame.
 
     Attributes:
-        kind: "none", "diffuse", "link", or a kind of set.
+        kind: "none", "diffuse", "link", "op", or a kind of set.
         members: what the set is called.
         ranks: global ranks.
         share: part of the loss that its repair recovers.
@@ -65,13 +65,13 @@ def verdict(
     chosen, share = _culprits(what, recovered)
     if share < ENOUGH:
         return Verdict("diffuse", "", (), share, None)
-    links = [number for number in chosen if number >= len(traces)]
-    if links and len(links) >= len(chosen) / 2:
-        ends, label = found.links[links[0] - len(traces)]
-        if len(links) > 1:
-            ends = tuple(sorted({r for k in links for r in found.links[k - len(traces)][0]}))
-            label = ", ".join(found.links[k - len(traces)][1] for k in links)
-        return Verdict("link", label, ends, share, "link")
+    shared = [found.links[number - len(traces)] for number in chosen if number >= len(traces)]
+    if shared and len(shared) >= len(chosen) / 2:
+        kind = shared[0].kind
+        alike = [item for item in shared if item.kind == kind]
+        ranks = tuple(sorted({rank for item in alike for rank in item.ranks}))
+        label = ", ".join(item.label for item in alike)
+        return Verdict(kind, label, ranks, share, "link" if kind == "link" else None)
     places = sorted(number for number in chosen if number < len(traces))
     ranks = tuple(traces[place].rank for place in places)
     same = [item for item in who.sets if item.ranks == ranks]
