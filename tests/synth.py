@@ -3,7 +3,8 @@
 Each piece is KIND START-END in ns, with K compute, C communication, M memory;
 then in any order ``sN`` the stream, ``dN`` the device, ``@AXIS`` the process
 group of a communication or ``@AXIS:0,1`` with its ranks, ``#N`` its sequence number,
-``op:NAME``, ``bytes:N``, ``peer:RANK`` of it, and a word for the kernel's name.
+``op:NAME``, ``bytes:N``, ``peer:RANK``, ``root:PLACE`` of it, and a word for the kernel's name.
+``+`` instead of START-END is one more call of the kernel before it, as of a coalesced one.
 """
 
 from __future__ import annotations
@@ -30,21 +31,24 @@ def rank(
 ) -> RankTrace:
     """One rank; ``steps`` like "0-200 200-400", numbered from 0, the first one unflagged."""
     windows = [tuple(int(at) * unit_ns for at in part.split("-")) for part in steps.split()]
-    rows = [_piece(part.split(), unit_ns) for part in text.split("|") if part.strip()]
+    pieces = [_piece(part.split(), unit_ns) for part in text.split("|") if part.strip()]
+    rows = [piece for piece in pieces if not piece["shares"]]
     names: list[str] = []
     axes: list[str] = []
     calls = []
-    for index, row in enumerate(rows):
+    index = -1
+    for row in pieces:
+        index += not row["shares"]
         if row["kind"] == KernelKind.COMMUNICATION:
             axis = row["axis"]
             group = _code(axes, axis) if axis else -1
             op = _code(names, row["op"])
-            calls.append((index, op, group, row["seq"], row["bytes"], row["peer"]))
+            calls.append((index, op, group, row["seq"], row["bytes"], row["peer"], row["root"]))
     start = np.array([row["start"] for row in rows], dtype=np.int64)
     step = [
         next((i for i, (low, high) in enumerate(windows) if low <= at < high), -1) for at in start
     ]
-    call = np.array(calls, dtype=np.int64).reshape(len(calls), 6).T
+    call = np.array(calls, dtype=np.int64).reshape(len(calls), 7).T
     unknown = np.full(len(calls), -1, dtype=np.int64)
     kernels = Kernels(
         start_ns=start,
@@ -77,6 +81,7 @@ def rank(
             out_bytes=call[4].copy(),
             dtype_id=unknown.astype(np.int32),
             peer=call[5].astype(np.int32),
+            root=call[6].astype(np.int32),
         ),
         names=tuple(names),
         groups=tuple(_group(axis) for axis in axes),
@@ -107,11 +112,12 @@ def _code(table: list[str], text: str) -> int:
 
 
 def _piece(words: list[str], unit_ns: int) -> dict[str, object]:
-    start, end = (int(at) * unit_ns for at in words[1].split("-"))
+    shares = words[1] == "+"
+    start, end = (0, 0) if shares else (int(at) * unit_ns for at in words[1].split("-"))
     row: dict[str, object] = {
-        "kind": _KINDS[words[0]], "start": start, "end": end,
+        "kind": _KINDS[words[0]], "start": start, "end": end, "shares": shares,
         "stream": 0, "device": 0, "axis": "", "name": f"kernel_{words[0]}",
-        "op": "all_reduce", "seq": -1, "bytes": -1, "peer": -1,
+        "op": "all_reduce", "seq": -1, "bytes": -1, "peer": -1, "root": -1,
     }  # fmt: skip
     for word in words[2:]:
         if word[0] == "@":

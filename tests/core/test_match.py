@@ -144,6 +144,10 @@ def test_transfers_without_a_peer_are_refused() -> None:
     found = match((synth.rank(0, text, "0-9"), synth.rank(1, text, "0-9")))
     assert len(found.rows) == 0
     assert [(item.count, item.reason) for item in found.refusals] == [
+        (2, "their kernels do not tell which transfers they carry")
+    ]
+    found = match((synth.rank(0, "C 0-5 op:send"), synth.rank(1, "C 0-5 op:recv")))
+    assert [(item.count, item.reason) for item in found.refusals] == [
         (2, "the other end of the transfer is not recorded")
     ]
 

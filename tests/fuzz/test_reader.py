@@ -45,7 +45,7 @@ arguments = st.fixed_dictionaries(
         "correlation": numbers, "External id": numbers, "external id": numbers, "device": numbers,
         "stream": numbers, "Collective name": texts | st.none() | st.just(1), "dtype": texts,
         "Process Group Ranks": anything, "Input Dims": anything, "Input type": anything,
-        "Seq": numbers, "other": anything,
+        "Seq": numbers, "Rank": numbers | texts, "other": anything,
     },
 )  # fmt: skip
 some_events = st.fixed_dictionaries(

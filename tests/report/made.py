@@ -75,6 +75,7 @@ def trace(
             out_bytes=np.full(len(calls), 1024, dtype=np.int64),
             dtype_id=np.zeros(len(calls), dtype=np.int32),
             peer=np.full(len(calls), -1, dtype=np.int32),
+            root=np.full(len(calls), -1, dtype=np.int32),
         ),
         names=("gemm", op),
         groups=(Group("1", "tensor", (0, 1), "tp"),),

@@ -229,7 +229,7 @@ def _by_name_ratio(run: Run) -> float | None:
         ns = kernels.end_ns - kernels.start_ns
         whole += int(ns[use & (kernels.kind == KernelKind.COMMUNICATION)].sum())
         told = (trace.calls.group >= 0) | (trace.calls.in_bytes >= 0)
-        rows = trace.calls.kernel[told]
+        rows = np.unique(trace.calls.kernel[told])
         known += int(ns[rows[use[rows]]].sum())
     return 1 - known / whole if whole else None
 

@@ -289,7 +289,8 @@ def _by_name_ratio(run: Run) -> float | None:
     known = whole = 0
     for trace in run.traces:
         whole += int((trace.kernels.kind == KernelKind.COMMUNICATION).sum())
-        known += int(((trace.calls.group >= 0) | (trace.calls.in_bytes >= 0)).sum())
+        told = (trace.calls.group >= 0) | (trace.calls.in_bytes >= 0)
+        known += len(np.unique(trace.calls.kernel[told]))
     return 1 - known / whole if whole else None
 
 

@@ -29,6 +29,7 @@ class CallRows:
     seq: Int64
     step: Int64
     peer: Int64
+    carried: Int64  # transfers of its kernel
 
     def __len__(self) -> int:
         return len(self.trace)

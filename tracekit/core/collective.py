@@ -18,6 +18,9 @@ from tracekit.core.trace import Columns, Int32, Int64, UInt8, column
 
 # Every member must have arrived before any may leave.
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+# One member's data goes to all, so none leaves before that one arrived; and the reverse.
+FROM_ROOT = frozenset({"broadcast", "scatter"})
+TO_ROOT = frozenset({"reduce", "gather"})
 # Point-to-point operations; "send_recv" is one whose direction is not recorded.
 P2P = frozenset({"send", "recv", "send_recv"})
 P2P_OP = "p2p"  # what a matched send and recv are called together

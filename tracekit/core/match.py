@@ -98,6 +98,7 @@ def _calls(
         seq=calls.seq,
         step=numbers[trace.kernels.step[calls.kernel]],
         peer=calls.peer.astype(np.int64),
+        carried=calls.carried(),
     )
     return out.take(np.lexsort((out.call, out.start_ns)))
 
@@ -250,8 +251,11 @@ def _transfers(
     usable = (peer >= 0) & (sends | (calls.op == recv))
     parts: list[tuple[int, CallRows, Found]] = []
     lost: dict[str, int] = defaultdict(int)
-    if (~usable).any():
-        lost["the other end of the transfer is not recorded"] = int((~usable).sum())
+    untold = ~sends & (calls.op != recv)
+    if untold.any():
+        lost["their kernels do not tell which transfers they carry"] = int(untold.sum())
+    if (~usable & ~untold).any():
+        lost["the other end of the transfer is not recorded"] = int((~usable & ~untold).sum())
     key = np.minimum(source, target) * (1 << 24) + np.maximum(source, target)
     for number, rows in by_key(key, usable):
         ends = (number >> 24, number & ((1 << 24) - 1))

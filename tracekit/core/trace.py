@@ -95,7 +95,10 @@ class Kernels(Columns):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls(Columns):
-    """The communication kernels whose operation is known, one row each."""
+    """The communication kernels whose operation is known, one row each.
+
+    A coalesced kernel has a row for each transfer it carries, as far as they are known.
+    """
 
     kernel: Int32 = column(np.int32)  # row in Kernels
     op_id: Int32 = column(np.int32)  # collective name, in RankTrace.names
@@ -105,6 +108,12 @@ class Calls(Columns):
     out_bytes: Int64 = column(np.int64)
     dtype_id: Int32 = column(np.int32)  # in RankTrace.names
     peer: Int32 = column(np.int32)  # global rank of the other end of a p2p
+    root: Int32 = column(np.int32)  # place in the group of who gives or gets all
+
+    def carried(self) -> Int64:
+        """(calls,) how many transfers the kernel of each call carries; 1 of all but coalesced."""
+        out: Int64 = np.bincount(self.kernel)[self.kernel] if len(self) else np.empty(0, np.int64)
+        return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -64,6 +64,7 @@ def assemble(events: Events, options: Options) -> Window:
     steps, step, launch_ns, note = steps_of(events, work, options.step)
     notes.extend(note)
     found = communication.calls(events, work, table, header.groups)
+    notes.extend(found.notes)
     kind = work.kind.copy()
     kind[found.columns.kernel] = KernelKind.COMMUNICATION
     notes.extend(_call_notes(kind, found.columns))
@@ -134,7 +135,9 @@ def _numbers(events: Events, given: Int64, fallback: Int32) -> Int64:
 
 def _call_notes(kind: npt.NDArray[np.uint8], calls: Calls) -> list[Diagnostic]:
     """How much communication rests on names alone."""
-    by_name = int((kind == KernelKind.COMMUNICATION).sum()) - int((calls.group >= 0).sum())
+    by_name = int((kind == KernelKind.COMMUNICATION).sum()) - len(
+        np.unique(calls.kernel[calls.group >= 0])
+    )
     if by_name <= 0:
         return []
     message = "communication is known by its name only; its process group is not recorded"

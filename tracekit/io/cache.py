@@ -33,7 +33,7 @@ from tracekit.io.events import EventColumns, Events
 FOLDER = ".tracekit"
 SWITCH = "TRACEKIT_CACHE"
 # Raised whenever the reader would make other columns or diagnostics of the same bytes.
-READER_VERSION = 3
+READER_VERSION = 4
 
 _MAGIC = b"TRACEKIT-COLUMNS"
 _SEAL_BYTES = 32

@@ -2,7 +2,7 @@
 
 By the kernel's own arguments, else by the ``record_param_comms`` operator that
 its external id names, else by the one that encloses its launch, else by the
-kernel's name alone.
+kernel's name alone. A coalesced kernel has a call for each transfer the host recorded for it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tracekit.core.run import Diagnostic, Severity
 from tracekit.core.topology import Group
 from tracekit.core.trace import Calls, KernelKind, Splits
-from tracekit.io import names
+from tracekit.io import coalesced, names
 from tracekit.io.cpu import Work
 from tracekit.io.events import MISSING, Events, StringTable
 from tracekit.io.groups import GroupTable
+from tracekit.io.roots import roots_of
 from tracekit.io.splits import splits_of
-
-_OPERATOR = "record_param_comms"
 
 
 class Found(NamedTuple):
-    """The calls, the groups their ``group`` column indexes, and the splits of uneven ones."""
+    """The calls, the groups their ``group`` column indexes, the splits of uneven ones, notes."""
 
     columns: Calls
     groups: tuple[Group, ...]
     splits: Splits
+    notes: tuple[Diagnostic, ...]
 
 
 def calls(events: Events, work: Work, table: StringTable, groups: tuple[Group, ...]) -> Found:
@@ -44,14 +45,18 @@ def calls(events: Events, work: Work, table: StringTable, groups: tuple[Group, .
     """
     known = GroupTable(groups)
     linked = _linked_arguments(events, work, table)
+    batches = coalesced.transfers_of(events, work, table, linked)
     rows: list[tuple[int, ...]] = []
-    every = []
+    every: list[Mapping[str, Any]] = []
     for index in _candidates(work, linked):
-        args = linked.get(index, {})
-        every.append(args)
         name = events.strings[events.columns.name[work.row[index]]]
-        rows.append((index, *_call(args, name, table, known)))
+        for args in batches.transfers.get(index) or [linked.get(index, {})]:
+            every.append(args)
+            rows.append((index, *_call(args, name, table, known)))
     columns = np.array(rows, dtype=np.int64).reshape(len(rows), 8).T
+    texts = tuple(table)
+    ops = [texts[code] for code in columns[1].tolist()]
+    roots = roots_of(events, work, columns[0].tolist(), ops, every)
     found = Calls(
         kernel=columns[0].astype(np.int32),
         op_id=columns[1].astype(np.int32),
@@ -61,8 +66,27 @@ def calls(events: Events, work: Work, table: StringTable, groups: tuple[Group, .
         out_bytes=columns[5].copy(),
         dtype_id=columns[6].astype(np.int32),
         peer=columns[7].astype(np.int32),
+        root=roots.root,
     )
-    return Found(found, tuple(known.groups), splits_of(events, work, found, every))
+    notes = _notes(found, batches, roots.odd)
+    return Found(found, tuple(known.groups), splits_of(events, work, found, every), notes)
+
+
+def _notes(calls: Calls, batches: coalesced.Coalesced, odd_roots: int) -> tuple[Diagnostic, ...]:
+    shared = len(np.unique(calls.kernel[calls.carried() > 1]))
+    told = (
+        ("coalesced-transfers", Severity.INFO, shared,
+         "kernels carry several transfers each; they end with the last of those"),
+        ("split-batches", Severity.INFO, batches.split,
+         "batches of transfers went on in several kernels; what is in which is not known"),
+        ("odd-root", Severity.WARNING, odd_roots,
+         "the root of a broadcast or reduce is no place in a group; it is not used"),
+    )  # fmt: skip
+    return tuple(
+        Diagnostic(code, severity, None, count, text)
+        for code, severity, count, text in told
+        if count
+    )
 
 
 def _candidates(work: Work, linked: Mapping[int, Mapping[str, Any]]) -> list[int]:
@@ -79,7 +103,7 @@ def _linked_arguments(
         return {}
     columns = events.columns
     own = np.fromiter(events.args, dtype=np.int64, count=len(events.args))
-    is_operator = columns.name[own] == table[_OPERATOR]
+    is_operator = columns.name[own] == table[names.COMMUNICATION_RECORD]
     operators = own[is_operator].tolist()
     by_id = {int(columns.external_id[row]): events.args[row] for row in operators}
     by_id.pop(MISSING, None)
@@ -87,8 +111,9 @@ def _linked_arguments(
     linked = np.isin(work.row, own) | np.isin(external, np.array(list(by_id), dtype=np.int64))
     found: dict[int, Mapping[str, Any]] = {}
     for index in np.flatnonzero(linked & (work.kind != KernelKind.MEMORY)).tolist():
-        args = events.args.get(int(work.row[index])) or by_id.get(int(external[index]))
-        if args:
+        mine = events.args.get(int(work.row[index]))
+        operator = by_id.get(int(external[index]))
+        if args := _together(mine, operator):
             found[index] = args
     missing = [
         index
@@ -98,6 +123,17 @@ def _linked_arguments(
     if missing and operators:
         found.update(_by_enclosing_operator(events, work, missing, operators))
     return found
+
+
+def _together(
+    mine: Mapping[str, Any] | None, operator: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """A kernel's own arguments, with the root that only its operator tells."""
+    if not mine or not operator:
+        return mine or operator
+    if "rank" not in operator or mine.get("collective") != operator.get("collective"):
+        return mine
+    return {**mine, "rank": operator["rank"]}
 
 
 def _by_enclosing_operator(
@@ -155,8 +191,14 @@ def _call(
         in_bytes,
         out_bytes,
         table[dtype] if dtype else MISSING,
-        _integer(peer),
+        _rank(peer),
     )
+
+
+def _rank(value: object) -> int:
+    """A rank, which must not wrap around into another's, else -1."""
+    number = _integer(value)
+    return number if number <= np.iinfo(np.int32).max else MISSING
 
 
 def _group(args: Mapping[str, Any], known: GroupTable) -> int:

@@ -59,12 +59,18 @@ _COLLECTIVES = (
 )
 _COLLECTIVE_TABLE = tuple((re.compile(pattern, re.IGNORECASE), op) for pattern, op in _COLLECTIVES)
 
+# The operator under which a device's communication is recorded.
+COMMUNICATION_RECORD = "record_param_comms"
 # Operators of the caller that only hand work to a communication backend, or wait for it.
 CPU_COMMUNICATION_OPERATOR = re.compile(
     r"c10d::|_c10d_functional|c10d_functional|record_param_comms|gloo:|nccl:|mpi:|ucc:"
 )
 # Operators whose inputs tell how an uneven all_to_all splits: (place of output, of input splits).
 SPLIT_OPERATORS = {"c10d::alltoall_base_": (3, 4)}
+# Operators that name a root: the operation, and the place of the root among the inputs.
+ROOT_OPERATORS = {"c10d::broadcast_": ("broadcast", 2), "c10d::reduce_": ("reduce", 3)}
+# Operators whose values of inputs are read.
+VALUED_OPERATORS = frozenset(SPLIT_OPERATORS) | frozenset(ROOT_OPERATORS)
 # Operators that compute: those of a library. Autograd nodes and functions only contain them.
 CPU_COMPUTE_OPERATOR = re.compile(
     r"(?!c10d|_c10d|autograd::|gloo:|nccl:|mpi:|ucc:|profiler::)\w+::"

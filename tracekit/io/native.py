@@ -20,7 +20,7 @@ except ImportError:
     _tokenizer = None  # type: ignore[assignment, unused-ignore]
 
 # As in module.cpp: an extension left over from another version must not be used.
-_INTERFACE = 3
+_INTERFACE = 4
 if _tokenizer is not None and getattr(_tokenizer, "INTERFACE", 1) != _INTERFACE:
     _tokenizer = None
 

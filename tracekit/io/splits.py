@@ -84,7 +84,7 @@ def _of_operators(
     found: dict[int, Rows] = {}
     for call, row in zip(wanted, operators.tolist(), strict=True):
         told = events.args.get(row, {})
-        if _input_shape(told, 1) != _input_shape(args[call], 0):
+        if input_shape(told, 1) != input_shape(args[call], 0):
             return {}
         concrete = told.get("concrete")
         out, into = codes[int(columns.name[row])]
@@ -95,7 +95,7 @@ def _of_operators(
     return dict(sorted(found.items()))
 
 
-def _input_shape(args: Mapping[str, Any], place: int) -> object:
+def input_shape(args: Mapping[str, Any], place: int) -> object:
     """Shape of one input, if recorded."""
     dims = args.get("input_dims")
     return dims[place] if isinstance(dims, list) and place < len(dims) else MISSING

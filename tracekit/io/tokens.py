@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracekit.core.trace import Int64
 from tracekit.io.events import LONGEST_NAME, MISSING
-from tracekit.io.names import CPU_COMMUNICATION_OPERATOR, SPLIT_OPERATORS
+from tracekit.io.names import CPU_COMMUNICATION_OPERATOR, VALUED_OPERATORS
 
 # Below this many microseconds a float64 still tells nanoseconds apart.
 EXACT_US = 1 << 43
@@ -58,6 +58,7 @@ class Args(msgspec.Struct, gc=False):
     group_description: Text = msgspec.field(name="Process Group Description", default=None)
     source_rank: Number = msgspec.field(name="Src Rank", default=None)
     destination_rank: Number = msgspec.field(name="Dst Rank", default=None)
+    rank: Number = msgspec.field(name="Rank", default=None)
     seq: Number = msgspec.field(name="Seq", default=None)
     group_ranks: msgspec.Raw = msgspec.field(
         name="Process Group Ranks", default_factory=msgspec.Raw
@@ -277,7 +278,7 @@ def communication_args(args: Args, name: str) -> dict[str, Any]:
         found = {"input_dims": _list(args.input_dims)}
         if args.input_type:
             found["input_type"] = _list(args.input_type)
-        if args.concrete and name in SPLIT_OPERATORS:
+        if args.concrete and name in VALUED_OPERATORS:
             found["concrete"] = _list(args.concrete)
         return found
     return {}

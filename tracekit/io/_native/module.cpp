@@ -163,7 +163,7 @@ class Builder {
 
 PYBIND11_MODULE(_tokenizer, module) {
     // Raised with every change of what Python and this module expect of each other.
-    module.attr("INTERFACE") = 3;
+    module.attr("INTERFACE") = 4;
     module.doc() = "Native tokenizer of Kineto event lists.";
     py::class_<Builder>(module, "Builder")
         .def(py::init<std::size_t, std::size_t, std::size_t, std::size_t, std::int64_t,

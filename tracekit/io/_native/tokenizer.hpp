@@ -431,6 +431,7 @@ class Tokenizer {
         };
         static constexpr Known kKnown[] = {
             {"Seq", 3, Key::kNumber},
+            {"Rank", 4, Key::kNumber},
             {"grid", 4, Key::kGrid},
             {"block", 5, Key::kBlock},
             {"dtype", 5, Key::kText},
