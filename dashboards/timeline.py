@@ -243,10 +243,7 @@ class _Names:
     def __init__(self, run: Run) -> None:
         self._codes: dict[str, int] = {}
         self._traces = {trace.rank: trace for trace in run.traces}
-        self._calls = {
-            trace.rank: dict(zip(trace.calls.kernel.tolist(), range(len(trace.calls)), strict=True))
-            for trace in run.traces
-        }
+        self._calls = {trace.rank: _named_calls(trace) for trace in run.traces}
 
     def of(self, rank: int, kernels: Int64) -> tuple[int, ...]:
         """Numbers of the names of these kernels."""
@@ -260,6 +257,12 @@ class _Names:
     @property
     def texts(self) -> tuple[str, ...]:
         return tuple(self._codes)
+
+
+def _named_calls(trace: RankTrace) -> dict[int, int]:
+    """The call of each kernel that has just one."""
+    alone = np.flatnonzero(trace.calls.carried() == 1)
+    return dict(zip(trace.calls.kernel[alone].tolist(), alone.tolist(), strict=True))
 
 
 def _name(trace: RankTrace, call: int, kernel: int) -> str:

@@ -75,9 +75,12 @@ def _rank(trace: RankTrace, begun: Int64) -> Beside:
     kernels = trace.kernels
     is_comm = kernels.kind == KernelKind.COMMUNICATION
     communication = kernel_union(trace, is_comm)
-    start = kernels.start_ns.copy()
+    start = kernels.start_ns
     known = begun >= 0
-    start[trace.calls.kernel[known]] = begun[known]
+    moved = np.full(len(kernels), np.iinfo(np.int64).max)
+    # A coalesced kernel moves data from the first of its transfers on.
+    np.minimum.at(moved, trace.calls.kernel[known], begun[known])
+    start = np.where(moved < np.iinfo(np.int64).max, moved, start)
     moving = union(start[is_comm], kernels.end_ns[is_comm])
     return Beside(
         trace,

@@ -3,7 +3,8 @@
 Model: the end of member r of instance c is ``T_c + offset_r + drift_r (t - t0)`` plus
 noise of ``σ_c = hypot(3 µs, 3 % of the transfer)``, since all members of a synchronising
 collective leave it together. Weighted least squares with Huber weights, iterated, on the
-graph of ranks; a send and its recv are soft constraints (σ 20 µs). Ranks that no chain of
+graph of ranks; a send and its recv are soft constraints (σ 20 µs), unless they share their
+kernels with others and may end apart (:mod:`tracekit.core.onesided`). Ranks that no chain of
 instances connects lie in different *components* and cannot be compared. Drift is fitted
 where it is both possible (window × 50 ppm > 3 standard errors) and seen.
 
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.core.coalesced import end_with_others
 from tracekit.core.collective import Matching
 from tracekit.core.trace import Int64, RankTrace
 
@@ -169,7 +171,7 @@ def _observations(traces: Sequence[RankTrace], matching: Matching, nodes: Int64)
     # What a CPU backend records of a transfer ends when its rank waits for it.
     on_cpu = np.zeros(len(instances), dtype=np.bool_)
     np.logical_or.at(on_cpu, rows.instance, cpu[rows.trace])
-    usable = matching.synchronising() | (p2p & ~on_cpu)
+    usable = matching.synchronising() | (p2p & ~on_cpu & ~end_with_others(traces, matching))
     chosen = usable[rows.instance]
     instance = rows.instance[chosen].astype(np.int64)
     node = nodes[rows.trace[chosen]]

@@ -68,6 +68,8 @@ def inferred_work(
     """
     if given is not None and given not in _SCHEDULES:
         return None
+    if any((trace.calls.carried() > 1).any() for trace in traces):
+        return None  # when one transfer of a coalesced kernel was over is not known
     for name in _SCHEDULES if given is None else (given,):
         found = _with_schedule(name, traces, sure=given is not None)
         if found is not None:

@@ -148,11 +148,13 @@ def agreeing(
         for _, calls, found in parts
     ]
     edges = []
-    for (_, _, found), own in zip(parts, offsets, strict=True):
+    for (_, calls, found), own in zip(parts, offsets, strict=True):
         count = int(found.instance.max(initial=-1)) + 1
         first = min(own, default=-1)
-        # A number or a step proves more than any count of votes.
+        # A number or a step proves more than any count of votes, and coalesced transfers
+        # prove least: they may end apart.
         sure = 0 if found.match == Match.VOTE else 1 << 32
+        sure = -1 << 32 if (calls.carried > 1).any() else sure
         edges += [(sure + count, first, place, own[place] - own[first]) for place in own]
     told = _spanning(len(traces), sorted(edges, key=lambda edge: -edge[0]))
     out = []

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core.clock import ClockFit
+from tracekit.core.coalesced import end_with_others
 from tracekit.core.collective import Matching
 from tracekit.core.intervals import Intervals, union
 from tracekit.core.receives import received
@@ -266,6 +267,7 @@ class _Calls:
     end: Int64
     launch: Int64  # -1 when not recorded
     stream: Int64
+    kernel: Int64  # of several calls where it is coalesced
 
 
 def _calls(place: int, trace: RankTrace, fit: ClockFit, chosen: Window) -> _Calls:
@@ -283,6 +285,7 @@ def _calls(place: int, trace: RankTrace, fit: ClockFit, chosen: Window) -> _Call
         end=np.maximum(end[rows], start[rows]),
         launch=np.where(launch >= 0, fit.aligned(launch), -1),
         stream=(device << 32) + trace.kernels.stream[kernel[rows]],
+        kernel=kernel[rows].astype(np.int64),
     )
 
 
@@ -300,17 +303,21 @@ def _joined(
 def _transfer(traces: Sequence[RankTrace], matching: Matching, times: Timing) -> Float:
     """(instances,) ns that each instance's transfer takes once all have arrived.
 
-    What a CPU backend records of a p2p transfer lasts until its rank waits for it, so it
-    is no more than an upper bound: there the fast ones of its kind are taken.
+    What a CPU backend records of a p2p transfer lasts until its rank waits for it, and a
+    coalesced kernel until its last transfer is over. Both are no more than upper bounds: there
+    the fast ones of the kind are taken; of a coalesced one, those between the same two ranks.
     """
     out = np.maximum(times.transfer, 0).astype(np.float64)
     cpu = np.array([trace.device_type == "cpu" for trace in traces] or [False], dtype=np.bool_)
     on_cpu = np.zeros(len(out), dtype=np.bool_)
     np.logical_or.at(on_cpu, matching.rows.instance, cpu[matching.rows.trace])
-    posted = on_cpu & matching.p2p() & times.comparable
-    for size in np.unique(matching.instances.bytes[posted]).tolist():
-        alike = posted & (matching.instances.bytes == size)
-        out[alike] = np.minimum(out[alike], np.quantile(out[alike], 0.1))
+    known = matching.p2p() & times.comparable
+    bound = known & (on_cpu | end_with_others(traces, matching))
+    size, pair = matching.instances.bytes, np.where(on_cpu, -1, matching.instances.group)
+    for kind in np.unique(np.stack((size[bound], pair[bound])), axis=1).T.tolist():
+        alike = known & (size == kind[0]) & (pair == kind[1])
+        fast = np.quantile(out[alike], 0.1)
+        out[alike & bound] = np.minimum(out[alike & bound], fast)
     return out
 
 
@@ -342,8 +349,9 @@ def _chain(
     ending[alone] = nodes.add(
         len(alone), gap=calls.end[alone] - calls.start[alone], at=calls.end[alone]
     )
-    over = calls.end.astype(np.float64)
+    over: Float = calls.end.astype(np.float64)
     over[real] = np.minimum(over_ns[instance[real]], calls.end[real])
+    done, over = _kernel_ends(nodes, calls, ending, over)
     before = _before_on_stream(calls)
     anchor = _anchors(trace, fit, calls, before)
     seen = _seen_ends(busy, calls.end)
@@ -382,7 +390,7 @@ def _chain(
     tail[is_join] = join
     nodes.link(tail[:-1], work[1:])
     nodes.link(work[is_join], join)
-    nodes.link(ending[item[is_join]], join)
+    nodes.link(done[item[is_join]], join)
     # Arrivals.
     posts = np.flatnonzero(kind == 1)
     posted = item[posts]
@@ -395,7 +403,7 @@ def _chain(
     )
     nodes.link(work[posts], arrive)
     after = (earlier >= 0) & (free_at <= start + 1)
-    nodes.link(ending[earlier[after]], arrive[after])
+    nodes.link(done[earlier[after]], arrive[after])
     nodes.link(arrive, ending[posted])
     # What nobody was seen to wait for must be over at the end of its step.
     step_nodes = work[kind == 2]
@@ -405,7 +413,7 @@ def _chain(
     )
     finish = nodes.add(len(step_nodes), trace=place, step=np.arange(len(step_nodes)), at=bounds[1:])
     nodes.link(step_nodes, finish)
-    nodes.link(ending[loose], finish[ends_in])
+    nodes.link(done[loose], finish[ends_in])
     closing = np.flatnonzero(kind == 2)
     following = closing + 1
     inner = following < len(when)
@@ -415,6 +423,30 @@ def _chain(
         finish.tolist(), arrive, np.where(known, row[posted], -1),
         np.where(known, instance[posted], -1).astype(np.int64), until, work,
     )  # fmt: skip
+
+
+def _kernel_ends(
+    nodes: _Nodes, calls: _Calls, ending: npt.NDArray[np.intp], over: Float
+) -> tuple[npt.NDArray[np.intp], Float]:
+    """Node and time at which the kernel of each call is over.
+
+    A coalesced kernel is over when the last of its transfers is.
+    """
+    unique, kernel, count = np.unique(calls.kernel, return_inverse=True, return_counts=True)
+    kernel = kernel.reshape(-1)
+    shared = np.flatnonzero(count[kernel] > 1)
+    done, last = ending.copy(), over.copy()
+    if len(shared) == 0:
+        return done, last
+    latest = np.full(len(unique), -np.inf)
+    np.maximum.at(latest, kernel[shared], over[shared])
+    last[shared] = latest[kernel[shared]]
+    made = np.full(len(unique), -1, dtype=np.intp)
+    chosen = np.flatnonzero(count > 1)
+    made[chosen] = nodes.add(len(chosen), at=latest[chosen].astype(np.int64))
+    done[shared] = made[kernel[shared]]
+    nodes.link(ending[shared], done[shared])
+    return done, last
 
 
 def _busy(trace: RankTrace, fit: ClockFit) -> Intervals:

@@ -4,6 +4,7 @@ Definitions: ``arrival`` is when a rank enters an instance, on the common clock 
 its component; ``wait = last arrival - own arrival``; ``transfer = own end - last
 arrival``, at least 0. Without clocks, a synchronising collective transfers for about
 the shortest duration among its members, and a member waits the rest of its own.
+The transfer of a coalesced kernel is an upper bound: the least of its members'.
 An instance with a member missing has neither: the last to arrive may be the one that
 is not here.
 """
@@ -17,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core.clock import END_SIGMA_NS, END_SIGMA_RATIO, ClockFit, fit
+from tracekit.core.coalesced import carried_of
 from tracekit.core.collective import Matching
 from tracekit.core.match import match
+from tracekit.core.onesided import bounded
 from tracekit.core.run import Run
 from tracekit.core.trace import Int64, RankTrace
 
@@ -61,7 +64,7 @@ class Timing:
 def across(run: Run) -> tuple[Matching, tuple[ClockFit, ...]]:
     """The matching and the clocks of a run; worked out where the run was not loaded."""
     matching = match(run.traces) if run.matching is None else run.matching
-    return matching, run.clock or fit(run.traces, matching)
+    return matching, run.clock or bounded(run.traces, matching, fit(run.traces, matching))[0]
 
 
 def timing(traces: Sequence[RankTrace], matching: Matching, clock: Sequence[ClockFit]) -> Timing:
@@ -89,6 +92,11 @@ def timing(traces: Sequence[RankTrace], matching: Matching, clock: Sequence[Cloc
     known = comparable[instance]
     raw = end - last_at[instance]
     transfer = np.where(known, np.maximum(raw, 0), -1)
+    # A coalesced kernel goes on after a transfer of its own: the earlier of two ends is nearer.
+    shared = carried_of(traces, matching) > 1
+    least = np.full(size, np.iinfo(np.int64).max)
+    np.minimum.at(least, instance, transfer)
+    transfer = np.where(shared, least[instance], transfer)
     wait = np.where(known, last_at[instance] - arrival, -1)
     early = np.zeros(size, dtype=np.bool_)
     slack = np.where(cpu[rows.trace], 1_000_000.0, 3 * sigma[instance])

@@ -61,7 +61,9 @@ def track(trace: RankTrace, wait_until_ns: Int64, device: int | None = None) -> 
     kernels = trace.kernels
     use = np.ones(len(kernels), dtype=np.bool_) if device is None else kernels.device == device
     waits = np.zeros(len(kernels), dtype=np.int64)
-    waits[trace.calls.kernel] = np.minimum(wait_until_ns, kernels.end_ns[trace.calls.kernel])
+    until = np.minimum(wait_until_ns, kernels.end_ns[trace.calls.kernel])
+    # A coalesced kernel waits for the last of its peers.
+    np.maximum.at(waits, trace.calls.kernel, until)
     layers = [
         _flat(kernels.start_ns, kernels.end_ns, np.flatnonzero(use & (kernels.kind == kind)))
         for kind in (KernelKind.COMPUTE, KernelKind.COMMUNICATION, KernelKind.MEMORY)

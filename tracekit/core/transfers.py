@@ -93,6 +93,8 @@ def _moved(place: int, item: Beside, words: Codes) -> _Moved:
     calls, kernels = trace.calls, trace.kernels
     use = np.append(trace.statistic_steps(), False)[kernels.step[calls.kernel]]
     end = kernels.end_ns[calls.kernel]
+    # How long one transfer of a coalesced kernel took is not known.
+    use &= calls.carried() == 1
     chosen = np.flatnonzero(use & (item.start_ns >= 0) & (end > item.start_ns))
     start, end = item.start_ns[chosen], end[chosen]
     step = kernels.step[calls.kernel[chosen]].astype(np.int64)

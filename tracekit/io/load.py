@@ -18,6 +18,7 @@ from typing import Any
 from tracekit.core.clock import fit
 from tracekit.core.errors import InputError, NotATraceError, UsageError
 from tracekit.core.match import match
+from tracekit.core.onesided import bounded
 from tracekit.core.run import Diagnostic, FileFacts, LinkLatency, Run, Severity
 from tracekit.core.sampled import ClockSample, held_against
 from tracekit.core.topology import AXES, Group, Topology
@@ -145,6 +146,8 @@ def _across_ranks(run: Run, samples: Sequence[ClockSample]) -> Run:
         for item in matching.refusals
     ]  # fmt: skip
     clock, told = held_against(run.traces, fit(run.traces, matching), samples)
+    notes.extend(told)
+    clock, told = bounded(run.traces, matching, clock)
     notes.extend(told)
     parts = len({item.component for item in clock})
     if parts > 1:
