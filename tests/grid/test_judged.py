@@ -156,6 +156,7 @@ BASE = {"tp": 2, "pp": 2, "dp": 2, "steps": 6, "offset_ms": 2.0}
         {"norm": True},
         {"fused": True},
         {"tail_ratio": 0.01},
+        {"coalesced": True},
     ],
     ids=str,
 )
@@ -171,8 +172,8 @@ def test_odd_traces_name_the_same_rank(odd: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "thin",
     [
-        {"coalesced": True},
         {"comm_args": "none"},
+        {"comm_args": "none", "coalesced": True},
         {"comm_args": "none", "seq_numbers": False},
         {"graph": True},
         {"markers": False, "seq_numbers": False, "cut_steps": 0.6},
@@ -197,6 +198,32 @@ def test_thin_traces_never_name_the_wrong_rank(thin: dict[str, Any]) -> None:
         assert result.culprit_ranks in ((), right)
         assert result.status != "ok"
         assert result.status_reason
+
+
+# Of pipelines of four or more, kernels at both ends carry transfers of other pairs as well.
+COALESCED = ({"pp": 4}, {"pp": 4, "schedule": "interleaved_1f1b"}, {"pp": 2, "tp": 2, "dp": 2})
+
+
+@pytest.mark.parametrize(
+    "view", [{"offset_ms": 2.0}, {"offset_ms": 50.0, "cut_steps": 0.7}], ids=str
+)
+@pytest.mark.parametrize("shape", COALESCED, ids=str)
+def test_coalesced_pipelines_are_connected_and_costed(
+    shape: dict[str, Any], view: dict[str, Any]
+) -> None:
+    base = {**shape, **view, "steps": 7, "coalesced": True, "seq_numbers": False}
+    for fault, culprit in (
+        ("", ("none", ())),
+        ("slow-rank:1:1.3", ("rank", (1,))),
+        ("slow-link:0-1:0.5", ("link", (0, 1))),
+    ):
+        spec = simulate.made({**base, "faults": (fault,) if fault else ()})
+        truth, run = simulate.truth(spec), simulate.load(spec)
+        assert any((trace.calls.carried() > 1).any() for trace in run.traces)
+        check_clocks(run, truth)
+        result = analyze(run)
+        assert (result.culprit_kind, result.culprit_ranks) == culprit
+        assert result.slowdown == pytest.approx(truth["loss"]["slowdown"], rel=0.02)
 
 
 def test_lists_of_more_than_thirty_ranks_are_no_obstacle() -> None:

@@ -65,7 +65,9 @@ def test_any_job_runs_in_order(fields: dict[str, Any]) -> None:
 
 
 def _streams_in_order(lane: engine.Lane) -> None:
-    stream = np.tile(lane.stream, len(lane.start) // len(lane.ops))
+    # Of a coalesced kernel the last row stands for all.
+    own = [number if op.batch < 2 else -1 for number, op in zip(lane.stream, lane.ops, strict=True)]
+    stream = np.tile(own, len(lane.start) // len(lane.ops))
     for number in set(lane.stream) - {-1}:
         rows = np.flatnonzero(stream == number)
         assert (lane.start[rows][1:] >= lane.end[rows][:-1]).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from tracekit.core.trace import KernelKind, RankTrace
 from tracekit.io.load import load
 from tracekit.simulate import Spec, clock, engine
 from tracekit.simulate.engine import Do, Timeline
+from tracekit.simulate.program import programs
 
 JOBS: dict[str, dict[str, Any]] = {
     "tp": {"tp": 2},
@@ -171,9 +173,29 @@ def test_kernels_of_an_engine_are_known_by_name(kernels: str) -> None:
     assert set(trace.kernels.stream.tolist()) == {engine.COMPUTE_STREAM}
 
 
-def test_coalesced_transfers_have_no_partner() -> None:
-    run, _ = _codes(Spec(pp=2, coalesced=True))
-    assert all((trace.calls.peer == -1).all() for trace in run.traces)
+def test_coalesced_kernels_carry_the_transfers_of_their_operators() -> None:
+    spec = Spec(pp=4, coalesced=True, steps=2)
+    run, codes = _codes(spec)
+    assert "coalesced-transfers" in codes
+    for trace, ops in zip(run.traces, programs(spec), strict=True):
+        planted = [(op.name, op.peer) for op in ops if op.do in (Do.SEND, Do.RECV)]
+        calls = trace.calls
+        assert [
+            (trace.names[op], peer)
+            for op, peer in zip(calls.op_id.tolist(), calls.peer.tolist(), strict=True)
+        ] == planted * 2
+        batches = [op.batch for op in ops if op.batch]
+        first = [True, *(one <= other for one, other in itertools.pairwise(batches))]
+        sizes = [batch for batch, begins in zip(batches, first, strict=True) if begins]
+        assert np.bincount(calls.kernel)[np.unique(calls.kernel)].tolist() == sizes * 2
+    assert max(trace.calls.carried().max() for trace in run.traces) > 1
+    assert run.matching is not None
+    assert (run.matching.present() == 2).all()
+
+
+def test_coalesced_kernels_without_arguments_on_operators_have_no_partner() -> None:
+    run, _ = _codes(Spec(pp=2, coalesced=True, comm_args="none"))
+    assert all((trace.calls.peer == -1).all() and len(trace.calls) for trace in run.traces)
 
 
 def test_what_is_untraced_leaves_no_trace() -> None:

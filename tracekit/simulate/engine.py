@@ -3,7 +3,8 @@
 The programs of the pipeline ranks advance in turn; each operation is one array
 over the ranks that run it. A stream works in order. A collective begins on a rank
 when that rank's stream reaches it (arrival), waits there for the last member, then
-transfers, and ends on all members at once. Times are int64 ns from the job's start.
+transfers, and ends on all members at once. A coalesced kernel ends with the last of its
+transfers. Times are int64 ns from the job's start.
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ class _Running:
         self.open: dict[str, list[int]] = defaultdict(list)  # posted, not settled, in order
         self.rows: dict[Key, int] = {}  # the last row of a key
         self.settled = np.zeros(self.total, dtype=np.bool_)
+        self.met: set[int] = set()  # transfers over whose kernel is not
         self.recent: list[int] = []  # communication that may still be running
         self.latency = int(self.spec.launch_latency_us * 1000)
         self.inline = self.spec.backend == "gloo"
@@ -266,13 +268,17 @@ class _Running:
     # -- communication -------------------------------------------------------------------
 
     def _arrive(self, row: int, op: Op) -> bool:
-        """Launch communication; when its stream reaches it. False where that is not known yet."""
+        """Launch communication; when its stream reaches it. False where that is not known yet.
+
+        Of a coalesced kernel, all of its transfers.
+        """
         stream = stream_name(op)
         before = self.open[stream]
         waits = [self.rows[key] for key in op.needs]
         if before or not all(self.settled[at] for at in waits):
             return False
-        ready = self._launches(row, row + 1)[0] - (self.latency if self.inline else 0)
+        rows = range(row, row + max(op.batch, 1))
+        ready = self._launches(row, rows.stop)[-1] - (self.latency if self.inline else 0)
         if self.inline:
             self.compute = np.maximum(self.compute, self.host)
         begin = np.maximum(ready, self.compute)
@@ -280,10 +286,11 @@ class _Running:
             begin = np.maximum(begin, self.end[at])
         if stream in self.streams:
             begin = np.maximum(begin, self.streams[stream])
-        self.start[row] = begin
-        self.rows[op.key] = row
+        for at in rows:
+            self.start[at] = begin
+            self.rows[self.op(at).key] = at
         if self.spec.contention:
-            self.recent.append(row)
+            self.recent.extend(rows)
         return True
 
     def settle(self, row: int, ready: Int64, end: Int64) -> None:
@@ -291,10 +298,22 @@ class _Running:
         stream = stream_name(self.op(row))
         self.ready[row] = ready
         self.end[row] = end + self.costs.end_noise_ns[row]
+        rows = self._kernel(row)
+        self.met.add(row)
+        if not self.met.issuperset(rows):
+            return
+        self.met.difference_update(rows)
+        self.end[rows.start : rows.stop] = self.end[rows.start : rows.stop].max(axis=0)
         self.streams[stream] = self.end[row]
-        self.settled[row] = True
-        if row in self.open[stream]:
-            self.open[stream].remove(row)
+        self.settled[rows.start : rows.stop] = True
+        self.open[stream] = [at for at in self.open[stream] if at not in rows]
+
+    def _kernel(self, row: int) -> range:
+        """All rows of the kernel of a row."""
+        first = row
+        while self.op(row).batch and self.op(first - 1).batch == self.op(first).batch + 1:
+            first -= 1
+        return range(first, first + max(self.op(first).batch, 1))
 
     def _collective(self, row: int, op: Op) -> bool:
         """Done at once, unless it runs over the pipeline ranks as well."""
@@ -311,10 +330,14 @@ class _Running:
         return True
 
     def _transfer(self, row: int, op: Op) -> bool:
+        if row != self._kernel(row).start:
+            return True  # posted with the first of its kernel
         if not self._arrive(row, op):
             return False
-        self.open[stream_name(op)].append(row)
-        self.links.transfer(self, row, op)
+        rows = self._kernel(row)
+        self.open[stream_name(op)].extend(rows)
+        for at in rows:
+            self.links.transfer(self, at, self.op(at))
         return True
 
     def _wait(self, row: int, op: Op) -> bool:
@@ -346,9 +369,14 @@ class _Running:
 
 
 def stream_name(op: Op) -> str:
-    """Which stream communication runs on: one per axis, and one per peer and direction."""
+    """Which stream communication runs on: one per axis, and one per peer and direction.
+
+    Coalesced transfers share the one of their group.
+    """
     if op.do is Do.COLLECTIVE:
         return op.axis
+    if op.batch:
+        return "coalesced"
     if op.do in (Do.SEND, Do.RECV):
         return f"{op.name}{op.peer}"
     return ""

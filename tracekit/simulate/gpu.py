@@ -111,9 +111,10 @@ class _Writer:
                 args = args.replace("@tp@", "@tp alias@")
         operator = "record_param_comms" if args or not on_compute else "_C_custom_ar::all_reduce"
         linked = self._launch(row, op, operator, args)
-        coalesced = self.spec.coalesced and op.do in (Do.SEND, Do.RECV)
-        shown = args if self.spec.comm_args == "full" and not coalesced else ""
-        parts = [self._external(row)] if linked and args and not coalesced else []
+        if op.batch > 1:
+            return  # the last of the batch launches the kernel
+        shown = args if self.spec.comm_args == "full" and not op.batch else ""
+        parts = [self._external(row)] if linked and args and not op.batch else []
         self._device(row, name, stream, "".join(parts) + (shown or '"queued": 0'))
 
     def _external(self, row: int) -> str:
@@ -137,9 +138,10 @@ class _Writer:
         self.graph = row + 1
         own = f'"External id": {row + 1}' + (f", {args}" if args else "")
         # The calls of a coalesced batch are over before its one launch begins.
-        coalesced = self.spec.coalesced and op.do in (Do.SEND, Do.RECV)
-        until = OPERATOR_END if coalesced else LAUNCHED
+        until = OPERATOR_END if op.batch else LAUNCHED
         self.out.add(event("cpu_op", operator, HOST, own), row, LAUNCH, until)
+        if op.batch > 1:
+            return True
         runtime = f'"External id": {row + 1}, "cbid": 211, "correlation": {row + 1}'
         self.out.add(event("cuda_runtime", "cudaLaunchKernel", HOST, runtime), row, API, API_END)
         return True

@@ -54,6 +54,7 @@ class Op:
         routed: a kernel or exchange whose size depends on the routing of its layer.
         head: its launch costs host time; False inside a replayed graph.
         back: of a CLOSE, how many operations ago it was opened.
+        batch: of a coalesced transfer: itself and those after it in its kernel; else 0.
     """
 
     do: Do
@@ -73,6 +74,7 @@ class Op:
     routed: bool = False
     head: bool = True
     back: int = 0
+    batch: int = 0
 
 
 def programs(spec: Spec) -> tuple[tuple[Op, ...], ...]:
@@ -85,6 +87,18 @@ def programs(spec: Spec) -> tuple[tuple[Op, ...], ...]:
 def _op(do: Do, name: str, action: Action) -> Op:
     """An operation of an action."""
     return Op(do, name, work=action.kind.value, stage=action.stage, microbatch=action.microbatch)
+
+
+def _coalesced(ops: list[Op]) -> list[Op]:
+    """The same operations, transfers that follow each other in one kernel."""
+    out = ops.copy()
+    following = 0
+    for place in reversed(range(len(ops))):
+        is_transfer = ops[place].do in (Do.SEND, Do.RECV)
+        following = following + 1 if is_transfer else 0
+        if is_transfer:
+            out[place] = replace(ops[place], batch=following)
+    return out
 
 
 class _Builder:
@@ -113,7 +127,7 @@ class _Builder:
             ops.append(Op(Do.PAUSE, "delay"))
         ops.append(Op(Do.SYNC, "sync"))
         ops.append(Op(Do.CLOSE, "step", back=len(ops)))
-        yield from ops
+        yield from _coalesced(ops) if self.spec.coalesced else ops
 
     def _marked(self, ops: list[Op], action: Action) -> None:
         """An action between its marker's begin and end; the wait for its input lies before."""

@@ -73,7 +73,8 @@ class Spec:
         pg_config: whether the header lists the groups.
         alias: a second name for each tensor-parallel group, used every other time.
         tp_kernels: "nccl", or kernels of an engine's own: "custom" (vLLM), "symmetric" (torch).
-        coalesced: p2p kernels without arguments, as of ``batch_isend_irecv``.
+        coalesced: one p2p kernel without arguments for all transfers that follow each other in
+            the program, as of ``batch_isend_irecv``; only their operators tell them.
         untraced: operations that leave no trace at all: "send", "recv", "all_reduce", ...
         graph: kernels of a stage's work replayed from a graph: one launch, no operators.
         markers: ProfilerStep annotations.
@@ -259,8 +260,9 @@ def checked(spec: Spec) -> Spec:
         raise UsageError(f"stage_factors: {len(spec.stage_factors)} for {stages} stages")
     if spec.ep > 1 and spec.experts % spec.ep:
         raise UsageError(f"experts {spec.experts} cannot be divided by ep {spec.ep}")
-    if spec.backend == "gloo" and (spec.fsdp > 1 or spec.sequence_parallel or spec.graph):
-        raise UsageError("backend gloo has no fsdp, sequence_parallel or graph here")
+    only_nccl = spec.fsdp > 1 or spec.sequence_parallel or spec.graph or spec.coalesced
+    if spec.backend == "gloo" and only_nccl:
+        raise UsageError("backend gloo has no fsdp, sequence_parallel, graph or coalesced here")
     if len(set(spec.missing)) >= spec.world_size:
         raise UsageError("missing: no rank is left")
     if spec.offsets_ns and len(spec.offsets_ns) != spec.world_size:
