@@ -31,7 +31,8 @@ METHOD = (
     "Groups of one mesh axis do the same work, so the same operation of the same size should "
     "take them equally long. Slower than peers: over the group's operations, the median of its "
     "median transfer over that of the other groups. Waiting for a late rank is not part of a "
-    "transfer. A group is marked from 1.2 times its peers on.\n\n"
+    "transfer. A group is marked from 1.2 times its peers on, where the 95 % intervals of the "
+    "medians lie apart; few transfers have wide ones.\n\n"
     "Transfers need clocks that are connected and every rank of the group; where they are not, "
     "a group is listed without times."
 )
@@ -72,14 +73,19 @@ def _answer(section: Section, found: Sequence[GroupTimes]) -> Answer:
             f"{format.significant(worst.slowdown or 0.0)} times as long as those of its peers{more}"
         )
     elif judged:
-        sentence += f"; none of {plural(len(judged), 'group')} is slower than its peers"
+        sentence += f"; none of {plural(len(judged), 'group')} is clearly slower than its peers"
     else:
         sentence += "; no two groups do the same, so none can be called slow"
     return Answer(sentence + ".", f"{plural(len(groups), 'group')} and pairs communicated.")
 
 
 def _is_slow(item: GroupTimes) -> bool:
-    return item.slowdown is not None and item.slowdown >= SLOW
+    return (
+        item.slowdown is not None
+        and item.slowdown >= SLOW
+        and item.slowdown_low is not None
+        and item.slowdown_low > 1
+    )
 
 
 def _name(section: Section, group: Group) -> str:
@@ -137,7 +143,7 @@ def _groups(section: Section, found: Sequence[GroupTimes]) -> Table:
         TableColumn("wait p50", "ns", "Median of the members' mean wait."),
         TableColumn("bus bandwidth p50", "gbps", "As nccl-tests define it."),
         TableColumn("against peers", "", "Transfer over that of groups that do the same."),
-        TableColumn("mark", "", "Slow from 1.2 times its peers on.", numeric=False),
+        TableColumn("mark", "", "Slow from 1.2 times its peers on, beyond doubt.", numeric=False),
     )
     order = sorted(found, key=lambda item: (-(item.slowdown or 0.0), item.group.ranks))
     rows = tuple(

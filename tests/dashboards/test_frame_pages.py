@@ -102,7 +102,7 @@ def test_a_slow_link_is_named_and_marked() -> None:
 def test_equal_links_accuse_nobody() -> None:
     answer = (topology.PAGE.blocks(simulated()) or ())[0]
     assert isinstance(answer, Answer)
-    assert "is slower than its peers" in answer.sentence
+    assert "is clearly slower than its peers" in answer.sentence
     assert "none of" in answer.sentence
 
 

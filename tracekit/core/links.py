@@ -3,7 +3,8 @@
 Groups of one axis do the same work, so the same operation of the same size should
 take them equally long. ``slowdown`` of a group: over its operations, the median of
 (its median transfer / median of the other groups' medians); None where no other
-group does the same, or too rarely.
+group does the same, or too rarely. ``slowdown_low`` takes the lower end of its median's 95 %
+interval over the upper end of the others': above 1, the group is slower beyond doubt.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core.collective import Matching, bus_factor
+from tracekit.core.stats import Quantile, quantile
 from tracekit.core.timing import Timing
 from tracekit.core.topology import Group
 
@@ -35,6 +37,7 @@ class GroupTimes:
         transfer_p50_ns, wait_p50_ns: medians over those instances; None without one.
         busbw_p50_gbps: median bus bandwidth in GB/s; None where sizes are not known.
         slowdown: against the other groups of its axis; None where that is unknown.
+        slowdown_low: the least that it can be, by the medians' intervals.
     """
 
     group: Group
@@ -44,13 +47,14 @@ class GroupTimes:
     wait_p50_ns: float | None
     busbw_p50_gbps: float | None
     slowdown: float | None
+    slowdown_low: float | None
 
 
 def group_times(matching: Matching, known: Timing) -> tuple[GroupTimes, ...]:
     """Every group that communicated, in the order of the matching."""
     instances = matching.instances
     waits = _mean_waits(matching, known)
-    medians: dict[int, dict[Kind, float]] = {}
+    medians: dict[int, dict[Kind, Quantile]] = {}
     found = []
     for number, group in enumerate(matching.groups):
         rows = np.flatnonzero(instances.group == number)
@@ -68,7 +72,7 @@ def group_times(matching: Matching, known: Timing) -> tuple[GroupTimes, ...]:
             _median(known.transfer[use].tolist()),
             _median(waits[use].tolist()),
             _bandwidth(matching, known, use),
-            ratios.get(number),
+            *ratios.get(number, (None, None)),
         )
         for number, group, total, use in found
     )
@@ -83,7 +87,7 @@ def _mean_waits(matching: Matching, known: Timing) -> Float:
     return out
 
 
-def _by_kind(matching: Matching, known: Timing, rows: Rows) -> dict[Kind, float]:
+def _by_kind(matching: Matching, known: Timing, rows: Rows) -> dict[Kind, Quantile]:
     """Median transfer of each operation that is frequent enough."""
     instances = matching.instances
     values: dict[Kind, list[int]] = {}
@@ -91,14 +95,16 @@ def _by_kind(matching: Matching, known: Timing, rows: Rows) -> dict[Kind, float]
         kind = (int(instances.op[row]), int(instances.dtype[row]), int(instances.bytes[row]))
         values.setdefault(kind, []).append(int(known.transfer[row]))
     return {
-        kind: float(np.median(times)) for kind, times in values.items() if len(times) >= LEAST_N
+        kind: middle
+        for kind, times in values.items()
+        if len(times) >= LEAST_N and (middle := quantile(times, 0.5)) is not None
     }
 
 
 def _slowdowns(
-    groups: tuple[Group, ...], medians: Mapping[int, Mapping[Kind, float]]
-) -> dict[int, float]:
-    """Slowdown of each group that has peers: groups of the same axis and size."""
+    groups: tuple[Group, ...], medians: Mapping[int, Mapping[Kind, Quantile]]
+) -> dict[int, tuple[float, float]]:
+    """Slowdown of each group that has peers, groups of the same axis and size; and its least."""
     classes: dict[tuple[str | None, int], list[int]] = {}
     for number in medians:
         group = groups[number]
@@ -108,17 +114,23 @@ def _slowdowns(
         for number in members:
             ratios = list(_ratios(number, members, medians))
             if ratios:
-                out[number] = float(np.median(ratios))
+                ratio, least = np.median(ratios, axis=0).tolist()
+                out[number] = (ratio, least)
     return out
 
 
 def _ratios(
-    number: int, members: Iterable[int], medians: Mapping[int, Mapping[Kind, float]]
-) -> Iterable[float]:
+    number: int, members: Iterable[int], medians: Mapping[int, Mapping[Kind, Quantile]]
+) -> Iterable[tuple[float, float]]:
     for kind, own in medians[number].items():
         others = [medians[m][kind] for m in members if m != number and kind in medians[m]]
-        if others and float(np.median(others)) > 0:
-            yield own / float(np.median(others))
+        if others:
+            middle, high = (
+                float(np.median([getattr(other, end) for other in others]))
+                for end in ("value", "high")
+            )
+            if middle > 0:
+                yield own.value / middle, own.low / high
 
 
 def _median(values: list[float]) -> float | None:
