@@ -78,3 +78,16 @@ def test_two_ranks_of_one_job_become_one_run(real_traces: Path) -> None:
     assert run.ranks == (0, 1)
     assert run.topology.world_size == 128
     assert len(run.missing_ranks) == 126
+
+
+@pytest.mark.parametrize(
+    ("name", "roots"), [("mi300_resnet_8rank", [0] * 6), ("nccl_v100", [-1] * 6)]
+)
+def test_roots_of_real_broadcasts(real_traces: Path, name: str, roots: list[int]) -> None:
+    (trace,) = loaded(real_traces, name).traces
+    calls = trace.calls
+    names = [trace.names[op] for op in calls.op_id.tolist()]
+    told = [root for op, root in zip(names, calls.root.tolist(), strict=True) if op == "broadcast"]
+    assert told == roots
+    others = {r for op, r in zip(names, calls.root.tolist(), strict=True) if op != "broadcast"}
+    assert others == {-1}
