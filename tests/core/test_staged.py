@@ -88,7 +88,7 @@ def links(held_ms: dict[tuple[int, int], int], ranks: int = 3) -> tuple[tuple[in
     owner = np.full(len(removed), -1, dtype=np.int32)
     found = slow_sends(traces, clock, made, 1000.0 * MS, removed, owner)
     assert (owner >= ranks).any() == bool(found)
-    return tuple(ends for ends, _ in found)
+    return tuple(item.ranks for item in found)
 
 
 def test_sends_held_back_in_both_directions_are_a_slow_link() -> None:

@@ -10,7 +10,7 @@ steps is an *episode*.
 
 What healthy looks like: the lower median of four and more peers, the least of two or
 three (:func:`tracekit.core.stats.low_median`). Stages, which have no peers of equal
-role, are compared by the length of kernels of equal name.
+role, are compared by the length of equal kernels (:mod:`tracekit.core.slowstages`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from tracekit.core.roles import Roles
 from tracekit.core.sequences import lengths_explain
 from tracekit.core.slowlinks import SlowTransfers, slow_transfers
 from tracekit.core.slowsends import slow_sends
+from tracekit.core.slowstages import single_names, whole_stages
 from tracekit.core.staged import is_staged
 from tracekit.core.stats import low_median, spread
 from tracekit.core.trace import Int64, Phase, RankTrace
@@ -41,7 +41,6 @@ TRIFLE = 0.003  # share of the step below which an excess is not looked at
 SIGNIFICANT = 4.0  # standard errors
 _EPISODE = 0.01  # share of the step
 _EPISODE_SPREADS = 8.0
-_STAGE_LEAST = 0.012  # relative difference between stages that counts
 _PEERS = 8  # that a rank's sequences are compared with
 _MORE_TOKENS = 1.01  # times the mean of its group that a rank with too many tokens moves
 _CPU_LEAST = 0.04  # share of the step, where ranks share cores
@@ -102,7 +101,9 @@ def excess(
     owner = np.full(len(removed), -1, dtype=np.int32)
     gaps = _sums(program, program.gap_ns, len(traces))
     busy = _sums(program, program.busy_ns, len(traces))
-    factor, stage_factor = _factors(kernel, who, step_ns)
+    # Experts with unequal loads differ from stage to stage, and no launch shows it.
+    single = not on_cpu and not (matching.ops() == "all_to_all").any()
+    factor, stage_factor = _factors(kernel, who, step_ns, single=single)
     lender, exchanging = _evened_experts(kernel, factor, matching, traces)
     gap_excess, episodic = _gap_excess(gaps, who, step_ns)
     left_out = np.zeros(len(traces))
@@ -184,8 +185,15 @@ def _peers(place: int, who: Roles) -> list[int]:
 # -- kernels -------------------------------------------------------------------------
 
 
-def _factors(kernel: Kernel, who: Roles, step_ns: float) -> tuple[Float, Float]:
-    """(traces, names) how many times longer each rank's kernels take; and each stage's part."""
+def _factors(kernel: Kernel, who: Roles, step_ns: float, *, single: bool) -> tuple[Float, Float]:
+    """(traces, names) how many times longer each rank's kernels take; and each stage's part.
+
+    Args:
+        kernel: of all ranks.
+        who: their roles.
+        step_ns: what excess is measured by.
+        single: whether stages are compared by single names, too.
+    """
     traces, _, names = kernel.total_ns.shape
     factor: Float = np.ones((traces, names))
     role = np.array(who.role)
@@ -205,8 +213,11 @@ def _factors(kernel: Kernel, who: Roles, step_ns: float) -> tuple[Float, Float]:
         trifle = (ratio - 1) / ratio * length < 0.1 * TRIFLE * step_ns
         factor[members] = np.where(clear & ~trifle & np.isfinite(ratio), ratio, 1.0)
     factor = _without_trifles(kernel, factor, step_ns)
-    stage = _stage_factors(kernel, who, factor)
-    return factor * stage[:, None], stage
+    stage = whole_stages(kernel, who, factor)
+    factor = factor * stage[:, None]
+    if single:
+        factor = factor * single_names(kernel, who, factor, TRIFLE * step_ns)
+    return factor, stage
 
 
 def _evened_experts(
@@ -291,66 +302,6 @@ def _without_trifles(kernel: Kernel, factor: Float, step_ns: float) -> Float:
     out: Float = factor.copy()
     out[whole < TRIFLE * step_ns] = 1.0
     return out
-
-
-def _stage_factors(kernel: Kernel, who: Roles, factor: Float) -> Float:
-    """(traces,) how much longer kernels of equal name take in a rank's stage than in others."""
-    out = np.ones(len(who.stage))
-    stages = np.array(who.stage)
-    numbers = np.unique(stages)
-    if len(numbers) < 2:
-        return out
-    healthy = kernel.typical_ns / factor
-    typical = np.array([_columnwise(healthy[stages == s]) for s in numbers])
-    weight = np.array(
-        [np.median(kernel.total_ns[stages == s].mean(axis=1), axis=0) for s in numbers]
-    )
-    number = kernel.count.sum(axis=1)
-    shared = np.isfinite(typical).sum(axis=0) >= 2
-    shared[-1] = False
-    if not shared.any():
-        return out
-    ratio = typical / low_median(typical)[None, :]
-    for place, stage in enumerate(numbers.tolist()):
-        use = shared & np.isfinite(ratio[place]) & (weight[place] > 0)
-        if not use.any() or weight[place][use].sum() < 0.5 * weight[place].sum():
-            continue
-        value = _weighted_median(ratio[place][use], weight[place][use])
-        members = stages == stage
-        off = _weighted_median(np.abs(ratio[place][use] - value), weight[place][use])
-        scatter = _stage_scatter(kernel, members, use, number)
-        if value - 1 > max(_STAGE_LEAST, SIGNIFICANT * scatter, 2 * off):
-            out[members] = value
-    return out
-
-
-def _columnwise(values: Float) -> Float:
-    known = np.isfinite(values).any(axis=0)
-    out = np.full(values.shape[1], np.nan)
-    if known.any():
-        out[known] = low_median(values[:, known])
-    return out
-
-
-def _stage_scatter(
-    kernel: Kernel, members: npt.NDArray[np.bool_], use: npt.NDArray[np.bool_], number: Any
-) -> float:
-    """Relative standard error of the typical lengths of a stage, of its most frequent name."""
-    best = np.inf
-    for place in np.flatnonzero(members).tolist():
-        _, code, length = kernel.kernels[place]
-        for name in np.flatnonzero(use).tolist():
-            mine = length[code == name]
-            if len(mine) >= 4:
-                error = 1.2533 * spread(mine) / max(float(np.median(mine)), 1.0) / len(mine) ** 0.5
-                best = min(best, error)
-    return float(best)
-
-
-def _weighted_median(values: Float, weights: Float) -> float:
-    order = np.argsort(values, kind="stable")
-    reach = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reach, 0.5 * reach[-1])])
 
 
 def _alike(kernel: Kernel, factor: Float) -> Float:
