@@ -26,8 +26,6 @@ is no more than partial. ``contention_factor`` of the collectives compares with 
 
 from __future__ import annotations
 
-import dataclasses
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,26 +34,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analysis._contract import Analyzer, table
-from tracekit.core.collective import Matching
-from tracekit.core.errors import MissingDataError
-from tracekit.core.excess import Excess, excess
 from tracekit.core.finding import Confidence, Finding, percent
-from tracekit.core.kerneltimes import kernels
-from tracekit.core.permutation import SIGNIFICANT_P, noise_floor, persistence
-from tracekit.core.program import Program, program, window
-from tracekit.core.replay import Graph
-from tracekit.core.roles import RankSet, Roles, roles
+from tracekit.core.permutation import SIGNIFICANT_P
+from tracekit.core.roles import RankSet
 from tracekit.core.run import Run
-from tracekit.core.slowops import slow_op, with_op
-from tracekit.core.staged import staged
+from tracekit.core.straggling import Case, case_of, lasts, status
 from tracekit.core.table import Column, Schema
-from tracekit.core.timing import Timing, across, timing
-from tracekit.core.verdict import LEAST_LOSS, NOBODY, Verdict, cause_of, marked_cause, verdict
-from tracekit.core.whatif import WhatIf, ideals, recovered, saved_by_halving, what_if
-
-LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
-WARN_ERROR, REFUSE_ERROR = 0.02, 0.05
-LASTING = 0.75  # share of steps in which a culprit is slow, to call it lasting
+from tracekit.core.verdict import cause_of
 
 PER_RANK = Schema(
     Column("rank", "int32", "", "Global rank."),
@@ -134,36 +119,15 @@ class StragglersResult:
         return self.culprit_kind == "none" and self.status_reason in ("", self.unjudged)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Case:
-    """All that is known of a run before the verdict."""
-
-    run: Run
-    matching: Matching
-    times: Timing
-    program: Program
-    who: Roles
-    found: Excess
-    what: WhatIf
-    verdict: Verdict
-    floor: float  # slowdown that scatter alone would show
-    chance: float | None  # that chance makes the culprit so persistently slow
-    unjudged: str  # transfers that may be slow in every step, and why nobody can tell
-
-    @property
-    def steps(self) -> int:
-        return self.program.window.steps
-
-
 def analyze(run: Run) -> StragglersResult:
     """Find the stragglers of a run.
 
     Raises:
         MissingDataError: the ranks cannot be compared; the message says why.
     """
-    case = _case(run)
+    case = case_of(run)
     what, found = case.what, case.verdict
-    status, reason = _status(case)
+    certainty, reason = status(case)
     return StragglersResult(
         per_rank=_per_rank(case),
         per_step=_per_step(case),
@@ -179,193 +143,20 @@ def analyze(run: Run) -> StragglersResult:
         culprit_members=found.members,
         culprit_ranks=found.ranks,
         cause=found.cause,
-        persistence=_persistence(case),
+        persistence=lasts(case),
         persistence_p=case.chance,
         noise_floor=case.floor,
-        status=status,
+        status=certainty,
         status_reason=reason,
         unjudged=case.unjudged,
-        findings=_findings(case, status),
+        findings=_findings(case, certainty),
     )
-
-
-def _case(run: Run) -> _Case:
-    if len(run.traces) < 2:
-        raise MissingDataError("one rank has nobody to be compared with; load the other ranks too")
-    if not any(len(trace.calls) for trace in run.traces):
-        raise MissingDataError("no communication in any trace; record a job of more than one rank")
-    matching, clock = across(run)
-    _check_matched(run, matching)
-    run = dataclasses.replace(
-        run, traces=tuple(map(staged, run.traces)), matching=matching, clock=clock
-    )
-    chosen = window(run.traces, clock)
-    if chosen is None:
-        raise MissingDataError(
-            "no step is held whole by all ranks; record more steps, or all ranks at the same time"
-        )
-    times = timing(run.traces, matching, clock)
-    made = program(run.traces, matching, clock, times, chosen)
-    if made.graph is None:
-        raise MissingDataError(
-            "the calls contradict each other in time, so they cannot be replayed; "
-            "the ranks' clocks or groups are not what the traces say"
-        )
-    who = roles(run.traces, run.topology, matching, clock)
-    found = excess(run.traces, clock, made, matching, who)
-    kernel = kernels(run.traces, clock, made)
-    even, rebalanced = ideals(made, kernel.kernels, who, len(kernel.names))
-    what = what_if(made, made.graph, found, who, clock, who.sets, run.ranks, even, rebalanced)
-    if what.error > REFUSE_ERROR:
-        raise MissingDataError(
-            f"the replay misses the recorded time by {percent(what.error)}; "
-            "what happened cannot be told from these traces"
-        )
-
-    plan = made.graph
-    named = verdict(
-        run.traces,
-        found,
-        what,
-        who,
-        lambda choices: recovered(made, plan, found, clock, what, choices),
-    )
-    own = _own_work(made, len(run.traces))
-    healthy = own - found.busy_ns - found.gap_ns
-    floor = noise_floor(healthy, who.role, float(np.median(what.healthy_step_ns)))
-    if what.slowdown <= floor:
-        named = NOBODY
-    if named.kind == "none" and (slow := slow_op(run.traces, made, matching, times)) is not None:
-        found = with_op(found, slow, len(run.traces))
-        again = what_if(made, plan, found, who, clock, who.sets, run.ranks, even, rebalanced)
-        if again.slowdown > floor and 1 - 1 / again.slowdown >= LEAST_LOSS:
-            what = again
-            named = Verdict("op", slow.name, slow.ranks, 1.0, None)
-    chance = None
-    if named.kind not in ("none", "diffuse", "link", "op"):
-        places = [place for place, rank in enumerate(run.ranks) if rank in named.ranks]
-        # What the host's own marks tell is known, not guessed from how often it happened.
-        told = {marked_cause(run.traces[k], float(found.gap_ns[k].sum())) for k in places}
-        if named.cause is None or told != {named.cause}:
-            chance = persistence(own, who.role, places)
-    unjudged = _unjudged(run, matching, made, plan, found, what)
-    return _Case(run, matching, times, made, who, found, what, named, floor, chance, unjudged)
-
-
-def _unjudged(
-    run: Run, matching: Matching, made: Program, plan: Graph, found: Excess, what: WhatIf
-) -> str:
-    """The transfers that nothing is compared with, if the steps would gain from faster ones."""
-    saved = saved_by_halving(made, plan, run.clock, what, found.unjudged)
-    if saved < LEAST_LOSS:
-        return ""
-    axes = [group.axis or group.description for group in matching.groups]
-    table = matching.instances
-    total: dict[str, float] = defaultdict(float)
-    for node in np.flatnonzero(found.unjudged).tolist():
-        row = made.instance[node]
-        total[f"{matching.names[table.op[row]]} over {axes[table.group[row]]}"] += made.gap_ns[node]
-    longest = max(total, key=lambda name: total[name])
-    more = f" and {len(total) - 1} more" if len(total) > 1 else ""
-    on_cpu = any(trace.device_type == "cpu" for trace in run.traces)
-    why = "transfers on a CPU are not compared" if on_cpu else "no other group does the same"
-    see = "; collectives compares them with the benchmark" if run.baseline else ""
-    return (
-        f"whether {longest}{more} is always slow cannot be told, as {why}; "
-        f"at half the time the steps would be {percent(saved)} shorter{see}"
-    )
-
-
-def _own_work(made: Program, traces: int) -> npt.NDArray[np.float64]:
-    """(traces, steps) ns that each rank's own work took, without waiting."""
-    out = np.zeros((traces, made.window.steps))
-    inside = (made.trace >= 0) & (made.step >= 0)
-    work = (made.busy_ns + made.gap_ns)[inside]
-    np.add.at(out, (made.trace[inside], made.step[inside]), work)
-    return out
-
-
-def _check_matched(run: Run, matching: Matching) -> None:
-    """Whether enough calls are known across ranks to say who waits for whom."""
-    calls = sum(len(trace.calls) for trace in run.traces)
-    if len(matching.rows) >= LEAST_MATCHED * calls:
-        return
-    reasons = "; ".join(dict.fromkeys(item.reason for item in matching.refusals))
-    if not reasons and run.missing_ranks:
-        reasons = "the other members of their groups are not loaded"
-    raise MissingDataError(
-        f"{len(matching.rows)} of {calls} calls could be matched across ranks: "
-        + (reasons or "their process groups are not recorded")
-    )
-
-
-def _status(case: _Case) -> tuple[str, str]:
-    """How far the answer can be trusted, and why not further."""
-    run = case.run
-    parts = len({item.component for item in across(run)[1]})
-    calls = len(case.program.arrive)
-    open_calls = int((case.program.arrive_row < 0).sum())
-    if parts > 1:
-        return "not_comparable", (
-            f"nothing connects the clocks of {parts} sets of ranks; "
-            "only ranks within each are compared"
-        )
-    if run.missing_ranks:
-        return "partial", (
-            f"{len(run.missing_ranks)} of {run.topology.world_size} ranks are missing; "
-            "one of them may be the slow one"
-        )
-    if open_calls > 0.02 * calls:
-        return "partial", f"{percent(open_calls / calls)} of the calls could not be matched"
-    if case.what.error > WARN_ERROR:
-        return "partial", f"the replay misses the recorded time by {percent(case.what.error)}"
-    if case.verdict.kind == "link" and len(case.verdict.ranks) > 2:
-        return "partial", (
-            "the slow link is inside this group; which pair it joins cannot be told from its "
-            "collectives alone"
-        )
-    if case.verdict.kind == "link" and any(trace.device_type == "cpu" for trace in run.traces):
-        return "partial", (
-            "sends are held back where their host waits for them; what they are held back "
-            "while it works is not seen, so the loss is at least this"
-        )
-    left_out = case.found.left_out_ns * case.steps / case.what.observed_ns
-    if case.verdict.kind == "none" and left_out.max() >= LEAST_LOSS:
-        return "partial", (
-            f"rank {run.ranks[int(left_out.argmax())]} pauses for {percent(float(left_out.max()))} "
-            "of step time in single steps; where ranks share cores, other programs may do that, "
-            "so nobody is charged with it"
-        )
-    if not all(trace.steps_marked for trace in run.traces):
-        return "partial", "steps are not marked, so the whole capture counts as one"
-    if case.verdict.kind == "none" and case.unjudged:
-        return "partial", case.unjudged
-    return "ok", ""
-
-
-def _persistence(case: _Case) -> str | None:
-    """Whether the culprit is slow throughout, again and again, or was so once."""
-    named = case.verdict
-    if named.kind in ("none", "diffuse"):
-        return None
-    if named.kind in ("link", "op"):
-        lasting = all(item.lasting for item in case.found.links if item.kind == named.kind)
-        return "lasting" if lasting else "recurring"
-    places = [place for place, trace in enumerate(case.run.traces) if trace.rank in named.ranks]
-    over = (case.found.busy_ns + case.found.gap_ns)[places].max(axis=0)
-    hit = over > 0.5 * over.max()
-    by_chance = case.chance is not None and case.chance > SIGNIFICANT_P
-    if by_chance and hit.mean() < 1:
-        return "recurring" if hit.sum() > 1 else "isolated"
-    if hit.mean() >= LASTING or (case.steps == 1 and not case.found.episodic[places].any()):
-        return "lasting"
-    return "recurring" if hit.sum() > 1 else "isolated"
 
 
 # -- tables --------------------------------------------------------------------------
 
 
-def _late(case: _Case) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _late(case: Case) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(rows,) ns after the median arrival, and place of the row's step in the window or -1."""
     rows, times = case.matching.rows, case.times
     size = len(case.matching.instances)
@@ -384,7 +175,7 @@ def _late(case: _Case) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return late, step
 
 
-def _per_rank(case: _Case) -> pd.DataFrame:
+def _per_rank(case: Case) -> pd.DataFrame:
     run, what, found = case.run, case.what, case.found
     count, steps = len(run.traces), case.steps
     late, step = _late(case)
@@ -425,7 +216,7 @@ def _sums(
     return out
 
 
-def _per_step(case: _Case) -> pd.DataFrame:
+def _per_step(case: Case) -> pd.DataFrame:
     """Steps, with the rank that was last most often, and those slow for everybody."""
     rows, times = case.matching.rows, case.times
     _, step = _late(case)
@@ -452,7 +243,7 @@ def _per_step(case: _Case) -> pd.DataFrame:
     )
 
 
-def _lateness(case: _Case) -> pd.DataFrame:
+def _lateness(case: Case) -> pd.DataFrame:
     count, steps = len(case.run.traces), case.steps
     late, step = _late(case)
     inside = step >= 0
@@ -468,7 +259,7 @@ def _lateness(case: _Case) -> pd.DataFrame:
     )
 
 
-def _waits(case: _Case) -> pd.DataFrame:
+def _waits(case: Case) -> pd.DataFrame:
     """Who waited for whom, where the last to arrive is clear."""
     rows, times = case.matching.rows, case.times
     _, step = _late(case)
@@ -489,7 +280,7 @@ def _waits(case: _Case) -> pd.DataFrame:
     )
 
 
-def _sets(case: _Case) -> pd.DataFrame:
+def _sets(case: Case) -> pd.DataFrame:
     """All sets with a part in the loss, and the culprit itself."""
     named = case.verdict
     rows: list[tuple[str, str, float]] = [
@@ -521,7 +312,7 @@ def _sets(case: _Case) -> pd.DataFrame:
 # -- findings ------------------------------------------------------------------------
 
 
-def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
+def _findings(case: Case, status: str) -> tuple[Finding, ...]:
     """The culprit, or a loss that no small set explains."""
     found, what = case.verdict, case.what
     loss = what.observed_ns - what.healthy_ns
@@ -539,7 +330,7 @@ def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
         share = 1 - 1 / what.slowdown
     else:
         because = f" ({found.cause})" if found.cause else ""
-        if _persistence(case) == "isolated":
+        if lasts(case) == "isolated":
             because += ", by a single pause"
         title = f"{who} costs {percent(share)} of step time{because}"
     return (
@@ -561,10 +352,10 @@ def _findings(case: _Case, status: str) -> tuple[Finding, ...]:
     )
 
 
-def _advice(case: _Case) -> str:
+def _advice(case: Case) -> str:
     key = case.verdict.cause or ""
     if case.verdict.kind == "op":
-        key = "op" if _persistence(case) == "lasting" else "op at times"
+        key = "op" if lasts(case) == "lasting" else "op at times"
     return key if key in ADVICE else ""
 
 
