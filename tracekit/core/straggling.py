@@ -32,7 +32,7 @@ LASTING = 0.75  # share of steps in which a culprit is slow, to call it lasting
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """All that is known of a run before the verdict."""
+    """All that is known of a run, up to who is to blame."""
 
     run: Run
     matching: Matching
@@ -52,7 +52,7 @@ class Case:
 
 
 def case_of(run: Run) -> Case:
-    """Everything up to the verdict.
+    """Compare the ranks of a run and find who is to blame.
 
     Raises:
         MissingDataError: the ranks cannot be compared; the message says why.
