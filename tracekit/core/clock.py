@@ -18,12 +18,13 @@ trace is ever edited.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.core import conjugate
 from tracekit.core.coalesced import end_with_others
 from tracekit.core.collective import Matching
 from tracekit.core.trace import Int64, RankTrace
@@ -40,6 +41,7 @@ SHARED_CLOCK_NS = 500.0
 _HUBER = 1.345
 _ROUNDS = 12
 _CAUSALITY_NS = 1_000_000
+_MOST_EQUATIONS = 512  # that are solved at once: the time grows with the cube of their number
 _MOST_NODES = 2_048  # above this, standard errors come from each rank's own instances
 
 
@@ -252,12 +254,14 @@ def _iterated(
     size = np.bincount(seen.instance)
     # The mean of an instance is fitted too, so residuals of small ones come out small.
     shrink = np.sqrt(size / np.maximum(size - 1, 1))[seen.instance]
-    normal: Float = np.empty((0, 0))
     blocks = _blocks(seen)
     for _ in range(_ROUNDS):
-        normal, right = _normal(count, seen, blocks, weight, terms)
-        normal = normal[np.ix_(unknowns, unknowns)]
-        step = _solved(normal, right[unknowns])
+        used = weight
+        if len(unknowns) > _MOST_EQUATIONS:
+            step = _approached(count, seen, weight, solution, unknowns, terms)
+        else:
+            normal, right = _normal(count, seen, blocks, weight, terms)
+            step = _solved(normal[np.ix_(unknowns, unknowns)], right[unknowns])
         moved = float(np.abs(step - solution[unknowns]).max(initial=0.0))
         solution[unknowns] = step
         residual = _residuals(count, seen, weight, solution, terms) * shrink / seen.sigma
@@ -269,9 +273,12 @@ def _iterated(
     error = np.zeros(count * terms)
     # Where residuals are smaller than the model's sigma, the data are better than it.
     if len(unknowns) <= _MOST_NODES:
+        normal, _ = _normal(count, seen, blocks, used, terms)
+        normal = normal[np.ix_(unknowns, unknowns)]
         spread = np.sqrt(np.maximum(np.diag(_inverse(normal)), 0.0))
     else:
-        spread = 2 / np.sqrt(np.maximum(np.diag(normal), 1e-30))
+        diagonal = _diagonal(count, seen, used, terms)[unknowns]
+        spread = 2 / np.sqrt(np.maximum(diagonal, 1e-30))
     error[unknowns] = max(scale, 0.05) * spread * 1.1
     return solution, error, scale
 
@@ -284,21 +291,50 @@ def _normal(
     mean = np.bincount(seen.instance, weights=weight * seen.end) / total
     time = seen.time[seen.instance]
     powers = [np.ones(len(weight)), time, time * time]
-    right = np.concatenate(
-        [
-            np.bincount(
-                seen.node, weights=weight * (seen.end - mean[seen.instance]) * powers[k],
-                minlength=count,
-            )
-            for k in range(terms)
-        ]
-    )  # fmt: skip
+    right = _by_node(count, seen, weight * (seen.end - mean[seen.instance]), terms)
     matrices = [
         _laplacian(count, seen, blocks, weight, total, powers[k]) for k in range(2 * terms - 1)
     ]
     if terms == 1:
         return matrices[0], right
     return np.block([[matrices[0], matrices[1]], [matrices[1], matrices[2]]]), right
+
+
+def _by_node(count: int, seen: _Observations, values: Float, terms: int) -> Float:
+    """(count * terms,) sums of the rows' values, then of the values times time."""
+    time = seen.time[seen.instance]
+    parts = [
+        np.bincount(seen.node, weights=values * time**k, minlength=count) for k in range(terms)
+    ]
+    return np.concatenate(parts)
+
+
+def _diagonal(count: int, seen: _Observations, weight: Float, terms: int) -> Float:
+    """Of the matrix of the normal equations, where no two members of an instance share a clock."""
+    total = np.bincount(seen.instance, weights=weight)[seen.instance]
+    own = weight * (1 - weight / total)
+    twice = _by_node(count, seen, own, 2 * terms - 1).reshape(-1, count)
+    return twice[::2].reshape(-1)
+
+
+def _approached(
+    count: int, seen: _Observations, weight: Float, start: Float, unknowns: Int64, terms: int
+) -> Float:
+    """Solution of the normal equations for very many nodes: each step is linear in rows."""
+    same_end = replace(seen, end=np.zeros(len(seen.end)))
+
+    def gradient(of: _Observations, solution: Float) -> Float:
+        left = _residuals(count, of, weight, solution, terms)
+        return _by_node(count, seen, weight * left, terms)[unknowns]
+
+    def times(part: Float) -> Float:
+        full = np.zeros(count * terms)
+        full[unknowns] = part
+        return -gradient(same_end, full)
+
+    diagonal = _diagonal(count, seen, weight, terms)[unknowns]
+    right = gradient(seen, np.zeros(count * terms))
+    return conjugate.solved(times, diagonal, right, start[unknowns])
 
 
 def _laplacian(

@@ -109,9 +109,14 @@ def _told(
     rank that two lists claim is told by none.
     """
     told: dict[tuple[str, str], dict[int, tuple[int, ...]]] = defaultdict(dict)
+    heard = set()  # every member tells the same list
     for trace in traces:
         for group in trace.groups:
             members = tuple(sorted(group.ranks))
+            news = (group.name, group.description, members)
+            if news in heard:
+                continue
+            heard.add(news)
             table = told[(group.name, group.description)]
             for rank in members:
                 table[rank] = members if table.get(rank, members) == members else ()

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tracekit.core.clock import fit
@@ -98,11 +98,10 @@ def _run(found: Found, windows: list[tuple[TraceFile, Window]], notes: list[Diag
         by_rank[fact.rank].append(item)
         notes.extend(fact.diagnostics)
     topology = _topology(found.manifest, windows)
+    known = {(group.name, rank): group for group in topology.groups for rank in group.ranks}
     run = Run(
         name=found.name,
-        traces=tuple(
-            _with_groups(merge(rank, by_rank[rank]), topology) for rank in sorted(by_rank)
-        ),
+        traces=tuple(_with_groups(merge(rank, by_rank[rank]), known) for rank in sorted(by_rank)),
         topology=topology,
         conditions=found.manifest.conditions if found.manifest else {},
         truth=tuple(found.manifest.truth) if found.manifest else (),
@@ -264,9 +263,8 @@ def _degrees(groups: Iterable[Group]) -> dict[str, int]:
     return {axis: sizes[axis] for axis in AXES if sizes.get(axis, 1) > 1}
 
 
-def _with_groups(trace: RankTrace, topology: Topology) -> RankTrace:
-    """What the manifest knows of the trace's groups: members, description, axis."""
-    known = {(group.name, rank): group for group in topology.groups for rank in group.ranks}
+def _with_groups(trace: RankTrace, known: Mapping[tuple[str, int], Group]) -> RankTrace:
+    """What is known, by name and rank, of the trace's groups: members, description, axis."""
     groups = []
     for group in trace.groups:
         other = known.get((group.name, trace.rank))
