@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from tracekit.core.clock import ClockFit
 from tracekit.core.collective import Matching
+from tracekit.core.gaps import gaps as gaps_of
 from tracekit.core.intervals import covered_within, union
 from tracekit.core.kerneltimes import Kernel, kernels
 from tracekit.core.program import Program
@@ -35,7 +36,7 @@ from tracekit.core.slowsends import slow_sends
 from tracekit.core.slowstages import single_names, whole_stages
 from tracekit.core.staged import is_staged
 from tracekit.core.stats import low_median, spread
-from tracekit.core.trace import Int64, Phase, RankTrace
+from tracekit.core.trace import Int64, KernelKind, Phase, RankTrace
 
 TRIFLE = 0.003  # share of the step below which an excess is not looked at
 SIGNIFICANT = 4.0  # standard errors
@@ -119,6 +120,8 @@ def excess(
         sure = np.where(keep[:, None], gap_excess, np.minimum(marked, gaps))
         left_out = np.maximum(gap_excess - sure, 0.0).mean(axis=1)
         gap_excess = sure
+    else:
+        gap_excess = np.minimum(gap_excess, _launched_late(traces, clock, program))
     by_name = []
     busy_out = np.zeros((len(traces), steps))
     for place in range(len(traces)):
@@ -368,6 +371,26 @@ def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDA
     episode = (high > limit) & (over > limit)
     out = np.where(lasting[:, None] | episode, np.maximum(over, 0), 0.0)
     return out, ~lasting & episode.any(axis=1)
+
+
+def _launched_late(
+    traces: Sequence[RankTrace], clock: Sequence[ClockFit], program: Program
+) -> Float:
+    """(traces, steps) idle time before the host launched what came next; inf where not recorded.
+
+    A gap before work that was launched in time is no host's doing, whatever else it waits for.
+    """
+    out = np.full((len(traces), program.window.steps), np.inf)
+    for place, (trace, fit) in enumerate(zip(traces, clock, strict=True)):
+        found = gaps_of(trace, trace.kernels.kind != KernelKind.COMMUNICATION)
+        if not found.linked.all():
+            continue
+        idle = found.late_ns > 0
+        start = found.start_ns[idle]
+        late = union(fit.aligned(start), fit.aligned(start + found.late_ns[idle]))
+        bounds = program.window.bounds_ns[place]
+        out[place] = covered_within(late, bounds[:-1], bounds[1:])
+    return out
 
 
 def _marked_pauses(

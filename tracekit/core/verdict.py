@@ -138,7 +138,10 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
             return told
         if found.episodic[place]:
             return "gc"
-        return "dataloader" if found.begin_gap[place] >= COVERAGE else "host"
+        # Where data loading is marked, a late begin that the marks do not cover is something else.
+        data_marked = (trace.spans.phase == Phase.DATA).any()
+        early = found.begin_gap[place] >= COVERAGE
+        return "dataloader" if early and not data_marked else "host"
     return None
 
 
