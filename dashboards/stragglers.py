@@ -21,7 +21,7 @@ CAUSES = {
     "sequence": "its microbatches hold longer sequences",
     "experts": "its experts get more tokens than others",
     "host": "its host launches late",
-    "gc": "its host pauses in single steps",
+    "gc": "its host pauses in single steps, as garbage collection does",
     "dataloader": "its next batch comes late",
     "link": "its transfers take longer than those of sibling links",
 }
@@ -44,14 +44,17 @@ def build(result: StragglersResult, section: Section) -> Sequence[Block]:
 
 def answer(result: StragglersResult, section: Section) -> Answer:
     """The verdict in one sentence."""
-    detail = [f"Without any excess the steps would be {_faster(result)}"]
+    detail = []
+    if result.culprit_kind != "none":
+        detail.append(f"without any excess the steps would be {_faster(result)}")
     if result.status_reason:
         detail.append(result.status_reason)
     slow = result.per_step[result.per_step["slow"]]
     if len(slow):
         numbers = ", ".join(str(step) for step in slow["step"].head(5))
         detail.append(f"steps {numbers} are slow on all ranks alike, which is no rank's doing")
-    return Answer(sentence(result, section), "; ".join(detail) + ".")
+    text = "; ".join(detail)
+    return Answer(sentence(result, section), f"{text[:1].upper()}{text[1:]}." if text else "")
 
 
 def sentence(result: StragglersResult, section: Section) -> str:

@@ -200,8 +200,8 @@ def status(case: Case) -> tuple[str, str]:
     if case.verdict.kind == "none" and left_out.max() >= LEAST_LOSS:
         return "partial", (
             f"rank {run.ranks[int(left_out.argmax())]} pauses for {percent(float(left_out.max()))} "
-            "of step time in single steps; where ranks share cores, other programs may do that, "
-            "so nobody is charged with it"
+            "of step time more than its peers, but not steadily; where ranks share cores, other "
+            "programs may do that, so nobody is charged with it"
         )
     if not all(trace.steps_marked for trace in run.traces):
         return "partial", "steps are not marked, so the whole capture counts as one"
