@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.core.stats import line, low_median, median_by, quantile
+from tracekit.core.stats import line, low_median, low_median_of_others, median_by, quantile
 
 
 def test_tails_need_enough_values() -> None:
@@ -55,3 +55,15 @@ def test_medians_by_key_agree_with_numpy(rows: list[tuple[int, int]]) -> None:
 def test_a_line_is_found_exactly() -> None:
     x = np.array([1.0, 2.0, 8.0])
     assert line(x, 5 + 3 * x, np.ones(3)) == pytest.approx((5, 3, 1))
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_the_low_median_of_others_leaves_each_one_out(count: int) -> None:
+    random = np.random.default_rng(count)
+    for _ in range(20):
+        values = random.integers(0, 6, count).astype(np.float64)
+        values[random.random(count) < 0.2] = np.nan
+        expected = [
+            low_median(np.delete(values, place)) if count > 1 else np.nan for place in range(count)
+        ]
+        assert low_median_of_others(values) == pytest.approx(expected, nan_ok=True)

@@ -33,7 +33,7 @@ from tracekit.core.finding import Confidence, Finding, percent
 from tracekit.core.grouped import Codes, Summary, summaries
 from tracekit.core.roles import roles
 from tracekit.core.run import Run, why_no_device_work
-from tracekit.core.stats import low_median
+from tracekit.core.stats import low_median_of_others
 from tracekit.core.table import Column, Schema
 from tracekit.core.timing import across
 from tracekit.core.trace import Int64, KernelKind, RankTrace
@@ -44,6 +44,7 @@ NOT_LINKED = "(not linked)"
 NO_SCOPE = "(no annotation)"
 COMPARED = 50  # kernels with most time that are compared between ranks
 _STANDARD_ERRORS = 3
+_EQUALLY = 0.01  # relative difference in launches per step between peers
 _LEAST_N = 5  # of a kernel on one rank, for its median to have an error
 _LEAST_SHARE = 0.02  # of the step
 _KINDS = {
@@ -277,17 +278,19 @@ def _peers(
     error: npt.NDArray[np.float64],
     role: Int64,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """What other ranks of the same role show that run a kernel equally often, and its error."""
+    """What other ranks of the same role show that run a kernel equally often, and its error.
+
+    Equally often: between neighbours in that order lies less than 1 %.
+    """
     peers, errors = np.full(p50.shape, np.nan), np.full(p50.shape, np.nan)
-    for rank in range(p50.shape[1]):
-        same = np.isclose(per_step, per_step[:, [rank]], rtol=0.01) & (per_step > 0)
-        same &= role == role[rank]
-        same[:, rank] = False
-        has = same.any(axis=1)
-        if not has.any():
-            continue
-        peers[has, rank] = low_median(np.where(same, p50, np.nan)[has], axis=1)
-        errors[has, rank] = low_median(np.where(same, error, np.nan)[has], axis=1)
+    for name in range(len(p50)):
+        use = np.flatnonzero(per_step[name] > 0)
+        order = use[np.lexsort((per_step[name, use], role[use]))]
+        often, same = per_step[name, order], role[order]
+        apart = (np.diff(same) != 0) | (np.diff(often) > _EQUALLY * often[:-1])
+        for part in np.split(order, np.flatnonzero(apart) + 1):
+            peers[name, part] = low_median_of_others(p50[name, part])
+            errors[name, part] = low_median_of_others(error[name, part])
     return peers, errors
 
 

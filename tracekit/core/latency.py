@@ -6,7 +6,7 @@ the first arrival to the last, ``duration`` the longest call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,7 @@ def latencies(run: Run, matching: Matching, times: Timing) -> Latencies:
 
 def _instances(run: Run, matching: Matching, times: Timing) -> Latencies:
     instances, rows = matching.instances, matching.rows
+    host = _hosts(run)
     count = len(instances)
     low = np.full(count, np.iinfo(np.int64).max)
     high = np.full(count, np.iinfo(np.int64).min)
@@ -68,7 +69,7 @@ def _instances(run: Run, matching: Matching, times: Timing) -> Latencies:
         axis=_lookup([_axis(g.axis, g.description) for g in matching.groups], group),
         group=_lookup([_named(g.description or g.name, g.ranks) for g in matching.groups], group),
         size=instances.members.astype(np.int64),
-        span=_lookup([_span(run, g.ranks) for g in matching.groups], group),
+        span=_lookup([_span(host, g.ranks) for g in matching.groups], group),
         dtype=names[instances.dtype],
         bytes=instances.bytes,
         seq=instances.seq,
@@ -98,9 +99,12 @@ def _named(name: str, ranks: Sequence[int]) -> str:
     return f"{name} ({listed})" if ranks else name
 
 
-def _span(run: Run, ranks: Sequence[int]) -> str:
+def _hosts(run: Run) -> dict[int, str | None]:
+    return {trace.rank: trace.host for trace in run.traces}
+
+
+def _span(host: Mapping[int, str | None], ranks: Sequence[int]) -> str:
     """Whether a group stays on one host; empty when that is not known."""
-    host = {trace.rank: trace.host for trace in run.traces}
     known = [host.get(rank) for rank in ranks]
     if not known or None in known:
         return ""
@@ -121,6 +125,8 @@ def counted(run: Run, matching: Matching) -> npt.NDArray[np.bool_]:
 
 def _alone(run: Run, matching: Matching) -> Latencies:
     """Calls that were not matched: only their durations are known."""
+    partial = "partial" if run.missing_ranks else "not_comparable"
+    host = _hosts(run)
     frames = []
     for place, trace in enumerate(run.traces):
         free = np.ones(len(trace.calls), dtype=np.bool_)
@@ -136,7 +142,6 @@ def _alone(run: Run, matching: Matching) -> Latencies:
         counted = np.concatenate((use, [not len(use)]))[step]
         numbers = np.concatenate((trace.steps.number, [-1]))
         empty = np.full(len(rows), -1, dtype=np.int64)
-        partial = "partial" if run.missing_ranks else "not_comparable"
         frames.append(
             Latencies(
                 op=np.array([P2P_OP if item in P2P else item for item in op], dtype=object),
@@ -147,7 +152,7 @@ def _alone(run: Run, matching: Matching) -> Latencies:
                     [_named(g.description or g.name, g.ranks) for g in trace.groups], group
                 ),
                 size=np.array([*(max(len(g.ranks), 1) for g in trace.groups), 1])[group],
-                span=_lookup([_span(run, g.ranks) for g in trace.groups], group),
+                span=_lookup([_span(host, g.ranks) for g in trace.groups], group),
                 dtype=names[calls.dtype_id[rows]],
                 bytes=np.maximum(calls.in_bytes, calls.out_bytes)[rows],
                 seq=calls.seq[rows],

@@ -67,6 +67,21 @@ def low_median(values: Float, axis: int = 0) -> Float:
     return out
 
 
+def low_median_of_others(values: Float) -> Float:
+    """(n,) the :func:`low_median` of all values but each one itself; NaN where it has no others."""
+    known = ~np.isnan(values)
+    order = np.argsort(values, kind="stable")  # NaN last
+    turn = np.empty(len(values), dtype=np.intp)
+    turn[order] = np.arange(len(values))
+    others = known.sum() - known
+    place = np.where(others >= 4, (others - 1) // 2, 0)
+    place += known & (turn <= place)
+    out: Float = np.full(len(values), np.nan)
+    has = others > 0
+    out[has] = values[order[place[has]]]
+    return out
+
+
 def median_by(values: Float, key: npt.NDArray[np.int64], size: int) -> Float:
     """(size,) median of the values of each key; NaN for keys without values."""
     out = np.full(size, np.nan)
