@@ -130,6 +130,9 @@ _Times = tuple[Int32, Int64, Int64, Int64]  # step, begin, end, busy
 def _on_device(trace: RankTrace, rows: npt.NDArray[np.intp]) -> _Times:
     """From the kernels launched in each span."""
     spans, kernels = trace.spans, trace.kernels
+    if len(rows) == 0:
+        none = np.zeros(0, dtype=np.int64)
+        return none.astype(np.int32), none, none, none
     chosen = np.flatnonzero(in_stage(trace) & (kernels.launch_ns >= 0))
     size = len(rows)
     low, high = spans.start_ns[rows], spans.end_ns[rows]
