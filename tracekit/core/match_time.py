@@ -19,10 +19,16 @@ SAME_HOST_NS = 2_000_000
 
 
 def end_together(traces: Sequence[RankTrace], calls: CallRows, found: Found) -> bool:
-    """Whether the members of a guessed group end together as those of a real one do."""
+    """Whether the members of a guessed group end together as those of a real one do.
+
+    All of them: where only some do, those are the group.
+    """
     known = np.flatnonzero(found.instance >= 0)
     members = np.unique(calls.trace)
     if len(known) < 0.5 * len(calls):
+        return False
+    present = np.bincount(found.instance[known])
+    if np.mean(present[present > 0] == len(members)) < 0.5:
         return False
     difference = from_first(found.instance[known], calls.end_ns[known]).astype(np.float64)
     duration = (calls.end_ns - calls.start_ns)[known]
