@@ -68,6 +68,8 @@ class Excess:
         stage_factor: per trace, how much slower its stage is than the others.
         lengths: per trace with busy excess, whether longer sequences explain it; None where
             they have no part in it.
+        marked_ns: (2, traces) float64, pauses of the host for garbage collection and for data
+            beyond the peers', by its own marks, over all steps.
     """
 
     removed_ns: Float
@@ -84,6 +86,7 @@ class Excess:
     unjudged: npt.NDArray[np.bool_]
     stage_factor: Float
     lengths: tuple[bool | None, ...]
+    marked_ns: Float
 
 
 def excess(
@@ -135,18 +138,19 @@ def excess(
     np.add.at(busy_out, (program.trace[inside], program.step[inside]), removed[inside])
     begin = np.zeros(len(traces))
     gap_out = np.zeros((len(traces), steps))
+    lead = np.array([_lead(trace, clock[p], program, p) for p, trace in enumerate(traces)])
+    lead = np.maximum(_over_peers(lead.reshape(len(traces), steps), who), 0.0)
     for place in range(len(traces)):
         nodes = np.flatnonzero((program.trace == place) & (program.gap_ns > 0))
         early = _first_of_step(program, nodes)
         at_begin = 0.0
-        lead = _lead(traces[place], clock[place], program, place)
         for step in np.flatnonzero(gap_excess[place] > 0).tolist():
             chosen = nodes[program.step[nodes] == step]
             taken = _largest_first(program.gap_ns[chosen], float(gap_excess[place, step]))
             removed[chosen] += taken
             gap_out[place, step] = taken.sum()
             at_begin += min(
-                float(taken[early[program.step[nodes] == step]].sum()), float(lead[step])
+                float(taken[early[program.step[nodes] == step]].sum()), float(lead[place, step])
             )
         begin[place] = at_begin / gap_out[place].sum() if gap_out[place].any() else 0.0
     hit = (removed != 0) & mine
@@ -175,6 +179,12 @@ def excess(
             if busy_out[place].any()
             else None
             for place, trace in enumerate(traces)
+        ),
+        marked_ns=np.array(
+            [
+                np.maximum(_marked_over_peers(traces, clock, program, who, (phase,)), 0).sum(axis=1)
+                for phase in (Phase.GC, Phase.DATA)
+            ]
         ),
     )
 
@@ -405,16 +415,27 @@ def _marked_pauses(
     Where ranks share cores any rank may lose its core for a while; these pauses are known
     to be the rank's own.
     """
+    over = _marked_over_peers(traces, clock, program, who, (Phase.GC, Phase.DATA))
+    over[over < _EPISODE * step_ns] = 0.0
+    return over
+
+
+def _marked_over_peers(
+    traces: Sequence[RankTrace],
+    clock: Sequence[ClockFit],
+    program: Program,
+    who: Roles,
+    phases: Sequence[Phase],
+) -> Float:
+    """(traces, steps) time in marks of these phases beyond what healthy peers have."""
     out = np.zeros((len(traces), program.window.steps))
     for place, (trace, fit) in enumerate(zip(traces, clock, strict=True)):
-        rows = np.isin(trace.spans.phase, (int(Phase.GC), int(Phase.DATA)))
+        rows = np.isin(trace.spans.phase, [int(phase) for phase in phases])
         spans = trace.spans
         pauses = union(fit.aligned(spans.start_ns[rows]), fit.aligned(spans.end_ns[rows]))
         bounds = program.window.bounds_ns[place]
         out[place] = covered_within(pauses, bounds[:-1], bounds[1:])
-    over = _over_peers(out, who)
-    over[over < _EPISODE * step_ns] = 0.0
-    return over
+    return _over_peers(out, who)
 
 
 def _local_excess(local: Float, who: Roles, step_ns: float) -> npt.NDArray[np.bool_]:

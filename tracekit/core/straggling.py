@@ -112,7 +112,7 @@ def case_of(run: Run) -> Case:
     if named.kind not in ("none", "diffuse", "link", "op"):
         places = [place for place, rank in enumerate(run.ranks) if rank in named.ranks]
         # What the host's own marks tell is known, not guessed from how often it happened.
-        told = {marked_cause(run.traces[k], float(found.gap_ns[k].sum())) for k in places}
+        told = {marked_cause(place, found) for place in places}
         if named.cause is None or told != {named.cause}:
             chance = persistence(own, who.role, places)
     unjudged = _unjudged(run, matching, made, plan, found, what)

@@ -133,7 +133,7 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
         whole = sum(value for _, value in found.by_name[place])
         return "work" if whole > 0 and first >= COVERAGE * whole else None
     if gap >= COVERAGE * total:
-        told = marked_cause(trace, gap)
+        told = marked_cause(place, found)
         if told is not None:
             return told
         if found.episodic[place]:
@@ -145,11 +145,13 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
     return None
 
 
-def marked_cause(trace: RankTrace, gap_ns: float) -> str | None:
-    """What the host's own marks say it was at, when they cover most of the gap."""
-    spans = trace.spans
-    for phase, cause in ((Phase.GC, "gc"), (Phase.DATA, "dataloader")):
-        chosen = spans.phase == phase
-        if float((spans.end_ns - spans.start_ns)[chosen].sum()) >= COVERAGE * gap_ns:
+def marked_cause(place: int, found: Excess) -> str | None:
+    """What the host's own marks say it was at, when they cover most of its gap.
+
+    Only what it spends there beyond its peers: every rank loads data.
+    """
+    gap = float(found.gap_ns[place].sum())
+    for number, cause in enumerate(("gc", "dataloader")):
+        if gap > 0 and found.marked_ns[number, place] >= COVERAGE * gap:
             return cause
     return None
