@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,15 @@ from tracekit.core.run import Run
 from tracekit.core.slowops import slow_op, with_op
 from tracekit.core.staged import staged
 from tracekit.core.timing import Timing, across, timing
-from tracekit.core.verdict import LEAST_LOSS, NOBODY, Verdict, marked_cause, verdict
+from tracekit.core.verdict import (
+    ENOUGH,
+    LEAST_LOSS,
+    NOBODY,
+    Verdict,
+    cause_of,
+    marked_cause,
+    verdict,
+)
 from tracekit.core.whatif import WhatIf, ideals, recovered, saved_by_halving, what_if
 
 LEAST_MATCHED = 0.5  # share of calls with known members below which there is no answer
@@ -113,10 +122,47 @@ def case_of(run: Run) -> Case:
         places = [place for place, rank in enumerate(run.ranks) if rank in named.ranks]
         # What the host's own marks tell is known, not guessed from how often it happened.
         told = {marked_cause(place, found) for place in places}
+        lasting = persistence(own, who.role, places)
         if named.cause is None or told != {named.cause}:
-            chance = persistence(own, who.role, places)
+            chance = lasting
+        if named.kind == "rank" and len(places) > 1 and _by_turns(lasting, found, who, places):
+            alone = _one_for_all(run, found, what, places, made, plan)
+            named = alone or Verdict("diffuse", "", (), named.share, None)
+            places = [place for place, rank in enumerate(run.ranks) if rank in named.ranks]
+            chance = persistence(own, who.role, places) if alone else None
     unjudged = _unjudged(run, matching, made, plan, found, what)
     return Case(run, matching, times, made, who, found, what, named, floor, chance, unjudged)
+
+
+def _by_turns(chance: float | None, found: Excess, who: Roles, places: Sequence[int]) -> bool:
+    """Whether several ranks were only slow by turns, so that no set of them is the culprit.
+
+    Where all of a role are slow at some time there is nobody left who is healthy.
+    """
+    chosen = set(places)
+    if len(chosen) == len(who.role):
+        return True
+    members = [{p for p, own in enumerate(who.role) if own == who.role[place]} for place in places]
+    if any(len(mine) > 1 and mine <= chosen for mine in members):
+        return True
+    over = (found.busy_ns + found.gap_ns)[list(places)]
+    often = (over > 0.5 * over.max(axis=1, keepdims=True)).mean(axis=1)
+    return bool((often < LASTING).all()) and (chance is None or chance > SIGNIFICANT_P)
+
+
+def _one_for_all(
+    run: Run, found: Excess, what: WhatIf, places: Sequence[int], made: Program, plan: Graph
+) -> Verdict | None:
+    """The one of several ranks that explains the loss alone, if there is one."""
+    shares = recovered(made, plan, found, run.clock, what, [[place] for place in places])
+    best = int(np.argmax(shares))
+    if shares[best] < ENOUGH:
+        return None
+    place = places[best]
+    rank = run.ranks[place]
+    return Verdict(
+        "rank", str(rank), (rank,), shares[best], cause_of(run.traces[place], place, found)
+    )
 
 
 def _unjudged(
