@@ -296,6 +296,13 @@ def _step_error(relative: Float, kernel: Kernel, members: npt.NDArray[np.intp]) 
     # One or two steps: from the scatter of single kernels.
     out = np.full(relative.shape[2], np.inf)
     for name in range(relative.shape[2]):
+        paired = [kernel.kernels[p][2][kernel.kernels[p][1] == name] for p in members.tolist()]
+        if len(paired[0]) >= 4 and len({len(mine) for mine in paired}) == 1:
+            # The k-th kernel of a name is the same work on all ranks, whatever its size.
+            lengths = np.array(paired)
+            ratio = lengths / np.maximum(np.median(lengths, axis=0), 1.0)
+            out[name] = 1.2533 * max(map(spread, ratio)) / np.sqrt(lengths.shape[1])
+            continue
         ratios, least = [], np.inf
         for place in members.tolist():
             _, code, length = kernel.kernels[place]
