@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core.grouped import mixed, turns
-from tracekit.core.intervals import Intervals, covered_within
+from tracekit.core.intervals import Intervals, covered_within, union
 from tracekit.core.trace import Int64, Phase, RankTrace
 
 Bool = npt.NDArray[np.bool_]
@@ -82,6 +82,18 @@ def dispatches(
         if len(first):
             found.append(_dispatches(trace, group, items, first, announced, compute, microbatches))
     return found
+
+
+def token_work(trace: RankTrace) -> Intervals:
+    """Between each dispatch and its combine: there a rank works on the tokens it was handed."""
+    begin: list[int] = []
+    end: list[int] = []
+    for _, items in _exchanges(trace, range(len(trace.groups))):
+        first, _ = _pairs(items)
+        begin += items.end_ns[first].tolist()
+        end += items.start_ns[first + 1].tolist()
+    low, high = np.array(begin, dtype=np.int64), np.array(end, dtype=np.int64)
+    return union(low, np.maximum(low, high))
 
 
 def _exchanges(trace: RankTrace, groups: Sequence[int]) -> Iterator[tuple[int, _Exchanges]]:

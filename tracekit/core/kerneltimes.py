@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core.clock import ClockFit
+from tracekit.core.exchange import token_work
 from tracekit.core.intervals import covered_within, union
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
@@ -18,6 +19,7 @@ from tracekit.core.trace import Int64, KernelKind, RankTrace
 
 ALONE, BESIDE, PARTLY = range(3)  # how much of a kernel's time communication runs beside it
 _NEARLY_NONE = 0.1  # of that time
+_ON_TOKENS = " between exchanges"
 _MAIN_NAMES = 0.001  # share of all kernel time from which a name is a class of its own
 
 
@@ -47,10 +49,11 @@ def kernels(traces: Sequence[RankTrace], clock: Sequence[ClockFit], program: Pro
     """Kernel time by rank, step and name; rare names are one class."""
     seen = [_kernels_of(trace, clock[p], program, p) for p, trace in enumerate(traces)]
     totals: dict[str, float] = defaultdict(float)
-    for trace, own in zip(traces, seen, strict=True):
-        sums = np.bincount(own.name, weights=own.length, minlength=len(trace.names))
+    texts = [(*trace.names, *(text + _ON_TOKENS for text in trace.names)) for trace in traces]
+    for text, own in zip(texts, seen, strict=True):
+        sums = np.bincount(own.name, weights=own.length, minlength=len(text))
         for code in np.flatnonzero(sums).tolist():
-            totals[trace.names[code]] += float(sums[code])
+            totals[text[code]] += float(sums[code])
     least = _MAIN_NAMES * sum(totals.values())
     names = (*sorted(text for text, total in totals.items() if total >= least), "")
     place_of = {text: code for code, text in enumerate(names)}
@@ -61,7 +64,7 @@ def kernels(traces: Sequence[RankTrace], clock: Sequence[ClockFit], program: Pro
     out, shapes = [], []
     for place, (trace, own) in enumerate(zip(traces, seen, strict=True)):
         table = np.array(
-            [place_of.get(text, len(names) - 1) for text in trace.names], dtype=np.int64
+            [place_of.get(text, len(names) - 1) for text in texts[place]], dtype=np.int64
         )
         code = table[own.name]
         np.add.at(total[place], (own.step, code), own.length)
@@ -103,8 +106,12 @@ def _kernels_of(trace: RankTrace, fit: ClockFit, program: Program, place: int) -
     cut, node = program.cuts[place]
     at = np.minimum(np.searchsorted(cut, start, side="right"), len(node) - 1)
     step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, len(bounds) - 2)
+    # One name may stand for work on tokens and for other work: those are two classes.
+    work = token_work(trace) if trace.device_type != "cpu" else union(rows[:0], rows[:0])
+    middle = (kernels.start_ns[rows] + kernels.end_ns[rows]) // 2
+    on_tokens = covered_within(work, middle, middle + 1) > 0
     return _Own(
-        kernels.name_id[rows].astype(np.int64),
+        kernels.name_id[rows].astype(np.int64) + on_tokens * len(trace.names),
         step.astype(np.int64),
         length,
         node[at],
