@@ -114,8 +114,15 @@ def _voted(
 
 
 def _within_step(calls: CallRows, marked: bool) -> Int64:
-    """Fingerprints that only agree inside one step, where both ranks mark steps."""
-    out: Int64 = calls.kind * (1 << 32) + (calls.step + 1) if marked else calls.kind
+    """Fingerprints that only agree inside one step, where both ranks mark steps.
+
+    What lies outside all steps is in a cut one, which another rank may have whole: it has no vote.
+    """
+    if not marked:
+        return calls.kind
+    out: Int64 = calls.kind * (1 << 32) + (calls.step + 1)
+    outside = np.flatnonzero(calls.step < 0)
+    out[outside] = -1 - (calls.trace[outside] << 32) - outside
     return out
 
 
