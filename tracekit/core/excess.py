@@ -108,7 +108,7 @@ def excess(
     # Experts with unequal loads differ from stage to stage, and no launch shows it.
     single = not on_cpu and not (matching.ops() == "all_to_all").any()
     factor, stage_factor = _factors(kernel, who, step_ns, single=single)
-    lender, exchanging = _evened_experts(kernel, factor, matching, traces)
+    lender, exchanging = _evened_experts(kernel, factor, matching, traces, program.window.numbers)
     gap_excess, episodic = _gap_excess(gaps, who, step_ns)
     left_out = np.zeros(len(traces))
     if on_cpu:
@@ -234,7 +234,7 @@ def _factors(kernel: Kernel, who: Roles, step_ns: float, *, single: bool) -> tup
 
 
 def _evened_experts(
-    kernel: Kernel, factor: Float, matching: Matching, traces: Sequence[RankTrace]
+    kernel: Kernel, factor: Float, matching: Matching, traces: Sequence[RankTrace], numbers: Int64
 ) -> tuple[npt.NDArray[np.int64], frozenset[int]]:
     """Corrects the factors of ranks that exchange tokens; (traces,) whose excess one bears.
 
@@ -248,7 +248,7 @@ def _evened_experts(
     place_of = {trace.rank: place for place, trace in enumerate(traces)}
     alike = _alike(kernel, factor)
     mean = kernel.total_ns.mean(axis=1)
-    moved = np.array([_moved_bytes(trace) for trace in traces])
+    moved = np.array([_moved_bytes(trace, numbers) for trace in traces])
     for group in matching.groups:
         members = np.array([place_of[r] for r in group.ranks if r in place_of], dtype=np.int64)
         if group.axis != "ep" or len(members) < 2:
@@ -269,15 +269,19 @@ def _evened_experts(
     return lender, frozenset(exchanging)
 
 
-def _moved_bytes(trace: RankTrace) -> float:
+def _moved_bytes(trace: RankTrace, numbers: Int64 | None = None) -> float:
     """Bytes a rank hands to and gets from exchanges of tokens; NaN where a size is not known.
 
+    Only in the steps of these numbers, where steps are marked: ranks may hold more of them.
     Each token comes and goes once in the dispatch and once in the combine, so among ranks
     of equal batches who moves more has more tokens.
     """
     calls = trace.calls
     exchange = np.array([name == "all_to_all" for name in (*trace.names, "")], dtype=np.bool_)
     rows = exchange[calls.op_id]
+    if numbers is not None and trace.steps_marked:
+        step = trace.kernels.step[calls.kernel]
+        rows &= (step >= 0) & np.isin(np.append(trace.steps.number, -1)[step], numbers)
     sizes = np.concatenate((calls.in_bytes[rows], calls.out_bytes[rows]))
     return float(sizes.sum()) if len(sizes) and (sizes >= 0).all() else math.nan
 
