@@ -33,7 +33,7 @@ from tracekit.core.roles import Roles
 from tracekit.core.sequences import lengths_explain
 from tracekit.core.slowlinks import SlowTransfers, slow_transfers
 from tracekit.core.slowsends import slow_sends
-from tracekit.core.slowstages import single_names, whole_stages
+from tracekit.core.slowstages import single_names, whole_and_spared
 from tracekit.core.staged import is_staged
 from tracekit.core.stats import low_median, spread
 from tracekit.core.trace import Int64, KernelKind, Phase, RankTrace
@@ -226,8 +226,8 @@ def _factors(kernel: Kernel, who: Roles, step_ns: float, *, single: bool) -> tup
         trifle = (ratio - 1) / ratio * length < 0.1 * TRIFLE * step_ns
         factor[members] = np.where(clear & ~trifle & np.isfinite(ratio), ratio, 1.0)
     factor = _without_trifles(kernel, factor, step_ns)
-    stage = whole_stages(kernel, who, factor)
-    factor = factor * stage[:, None]
+    stage, spared = whole_and_spared(kernel, who, factor)
+    factor = factor * np.where(spared, 1.0, stage[:, None])
     if single:
         factor = factor * single_names(kernel, who, factor, TRIFLE * step_ns)
     return factor, stage

@@ -29,6 +29,7 @@ SIGNIFICANT = 4.0  # standard errors
 _LEAST = 0.012  # relative difference between whole stages that counts
 _LEAST_OF_NAME = 0.05  # the same of a single name
 _LEAST_KERNELS = 4  # whose scatter says something
+_SPARED = 0.25  # of a stage's slowness, below which a name has no part in it
 _MOST = 0.5  # of a stage's time, or a name's, that must be compared
 
 
@@ -53,7 +54,16 @@ class _Classes:
 
 
 def whole_stages(kernel: Kernel, who: Roles, factor: Float) -> Float:
+    """(traces,) how many times longer a rank's kernels take because its stage is slow."""
+    return whole_and_spared(kernel, who, factor)[0]
+
+
+def whole_and_spared(
+    kernel: Kernel, who: Roles, factor: Float
+) -> tuple[Float, npt.NDArray[np.bool_]]:
     """(traces,) how many times longer a rank's kernels take because its stage is slow.
+
+    Also (traces, names) those of them that are compared and take no longer.
 
     Args:
         kernel: of all ranks.
@@ -61,11 +71,12 @@ def whole_stages(kernel: Kernel, who: Roles, factor: Float) -> Float:
         factor: (traces, names) what is already known of each rank; it is taken out.
     """
     out = np.ones(len(who.stage))
+    spared = np.zeros(factor.shape, dtype=np.bool_)
     stages = np.array(who.stage)
     numbers = np.unique(stages)
     if len(numbers) < 2:
-        return out
-    classes = _classes(kernel, stages, factor, by_shape=False)
+        return out, spared
+    classes = _classes(kernel, stages, factor, by_shape=True)
     ratio = _over_low_median(classes.typical_ns)
     mean = kernel.total_ns.mean(axis=1).sum(axis=1)
     for place, stage in enumerate(numbers.tolist()):
@@ -78,7 +89,13 @@ def whole_stages(kernel: Kernel, who: Roles, factor: Float) -> Float:
         scatter = float(classes.error[place][use].min())
         if value - 1 > max(_LEAST, SIGNIFICANT * scatter, 2 * off):
             out[stages == stage] = value
-    return out
+            for name in np.unique(classes.name[use]).tolist():
+                mine = use & (classes.name == name)
+                as_often = classes.launches[:, mine] == classes.launches[place, mine]
+                alike = as_often.sum(axis=0) > 1  # else the name may stand for other work
+                if alike.all() and ratio[place][mine].max() - 1 < _SPARED * (value - 1):
+                    spared[stages == stage, name] = True
+    return out, spared
 
 
 def single_names(kernel: Kernel, who: Roles, factor: Float, least_ns: float) -> Float:
