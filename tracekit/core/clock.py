@@ -174,6 +174,7 @@ def _observations(traces: Sequence[RankTrace], matching: Matching, nodes: Int64)
     on_cpu = np.zeros(len(instances), dtype=np.bool_)
     np.logical_or.at(on_cpu, rows.instance, cpu[rows.trace])
     usable = matching.synchronising() | (p2p & ~on_cpu & ~end_with_others(traces, matching))
+    usable &= ~(p2p & ~on_cpu) | _met(traces, matching)
     chosen = usable[rows.instance]
     instance = rows.instance[chosen].astype(np.int64)
     node = nodes[rows.trace[chosen]]
@@ -198,6 +199,35 @@ def _observations(traces: Sequence[RankTrace], matching: Matching, nodes: Int64)
         sigma=sigma[instance],
         time=(first[kept] - middle) * 1e-9,
     )
+
+
+def _met(traces: Sequence[RankTrace], matching: Matching) -> npt.NDArray[np.bool_]:
+    """(instances,) transfers whose two ends may have met.
+
+    A small send is over before its receiver has come, and the receive ends when it has. So of
+    one direction of a pair only those count that end least apart, receive less send.
+    """
+    rows = matching.rows
+    size = len(matching.instances)
+    out = np.ones(size, dtype=np.bool_)
+    source, target = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    later = np.zeros(size, dtype=np.int64)
+    base = int(rows.end_ns.min()) if len(rows) else 0
+    for place, trace in enumerate(traces):
+        mine = np.flatnonzero(rows.trace == place)
+        op = np.array([*trace.names, ""], dtype=object)[trace.calls.op_id[rows.call[mine]]]
+        for name, ends, sign in (("send", source, -1), ("recv", target, 1)):
+            chosen = mine[op == name]
+            ends[rows.instance[chosen]] = place
+            np.add.at(later, rows.instance[chosen], sign * (rows.end_ns[chosen] - base))
+    pairs = (source >= 0) & (target >= 0)
+    span = int(rows.end_ns.max()) - base if len(rows) else 0
+    width = 2 * P2P_SIGMA_NS + POSSIBLE_DRIFT * span
+    key = (source << 32) + target
+    for number in np.unique(key[pairs]).tolist():
+        mine = np.flatnonzero(pairs & (key == number))
+        out[mine] = later[mine] <= later[mine].min() + width
+    return out
 
 
 def _components(count: int, seen: _Observations) -> Int64:
