@@ -97,6 +97,10 @@ def _stages_of_transfers(traces: Sequence[RankTrace], matching: Matching) -> lis
     """Depth of each rank in the chain of first transfers: a later stage receives first."""
     rows = matching.rows
     p2p = matching.p2p()[rows.instance] if len(rows) else np.zeros(0, dtype=np.bool_)
+    # Ranks whose windows begin apart do not see the same transfers first.
+    common = _common_step(traces)
+    if common is not None and len(rows):
+        p2p &= matching.instances.step[rows.instance] == common
     before = [-1] * len(traces)
     for place, trace in enumerate(traces):
         mine = np.flatnonzero(p2p & (rows.trace == place))
@@ -116,6 +120,14 @@ def _stages_of_transfers(traces: Sequence[RankTrace], matching: Matching) -> lis
             at, steps = before[at], steps + 1
         depth.append(steps if steps <= len(traces) else 0)
     return depth
+
+
+def _common_step(traces: Sequence[RankTrace]) -> int | None:
+    """Number of a step in the middle of those that all ranks mark; None without one."""
+    if not traces or not all(trace.steps_marked for trace in traces):
+        return None
+    numbers = sorted(set.intersection(*(set(trace.steps.number.tolist()) for trace in traces)))
+    return numbers[len(numbers) // 2] if numbers else None
 
 
 def _sets(
