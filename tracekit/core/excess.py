@@ -391,6 +391,8 @@ def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDA
     limit = max(_EPISODE * step_ns, _EPISODE_SPREADS * pooled)
     episode = (high > limit) & (over > limit)
     out = np.where(lasting[:, None] | episode, np.maximum(over, 0), 0.0)
+    if steps == 1:  # one step of ranks of other roles is no measure
+        out[[(role == number).sum() == 1 for number in role.tolist()]] = 0.0
     return out, ~lasting & episode.any(axis=1)
 
 
