@@ -42,6 +42,7 @@ TRIFLE = 0.003  # share of the step below which an excess is not looked at
 SIGNIFICANT = 4.0  # standard errors
 _EPISODE = 0.01  # share of the step
 _EPISODE_SPREADS = 8.0
+_OFTEN = 0.75  # share of steps from which a gap is there always
 _PEERS = 8  # that a rank's sequences are compared with
 _MORE_TOKENS = 1.01  # times the mean of its group that a rank with too many tokens moves
 _CPU_LEAST = 0.04  # share of the step, where ranks share cores
@@ -393,7 +394,9 @@ def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDA
     out = np.where(lasting[:, None] | episode, np.maximum(over, 0), 0.0)
     if steps == 1:  # one step of ranks of other roles is no measure
         out[[(role == number).sum() == 1 for number in role.tolist()]] = 0.0
-    return out, ~lasting & episode.any(axis=1)
+    # More than half of the steps, yet far from all: it comes and goes all the same.
+    often = (out > 0.5 * out.max(axis=1, keepdims=True)).mean(axis=1)
+    return out, (~lasting & episode.any(axis=1)) | (lasting & (often < _OFTEN))
 
 
 def _launched_late(
