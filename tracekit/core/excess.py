@@ -383,13 +383,19 @@ def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDA
     deviation = np.abs(over - centre[:, None])
     scatter = np.array([spread(row) for row in over])
     # Of two ranks one may be all scatter: what a healthy one shows is the measure.
-    pooled = float(low_median(scatter)) if len(scatter) else 0.0
+    pooled = np.full(len(over), float(low_median(scatter)) if len(scatter) else 0.0)
+    # Over the least of few peers that one has none at all: see what its gaps have themselves.
+    role = np.array(who.role)
+    for number in np.unique(role).tolist():
+        members = role == number
+        if 1 < members.sum() < 4:
+            pooled[members] = np.maximum(pooled[members], _least_scatter(gaps[members]))
     # Three steps say little of one rank's scatter; the other ranks' says more.
     own = np.maximum(pooled, np.minimum(scatter, deviation.mean(axis=1)))
     error = 1.2533 * own / np.sqrt(max(steps, 1))
     lasting = (centre > SIGNIFICANT * error) & (centre > TRIFLE * step_ns)
     high = over - np.where(lasting, centre, np.minimum(centre, 0))[:, None]
-    limit = max(_EPISODE * step_ns, _EPISODE_SPREADS * pooled)
+    limit = np.maximum(_EPISODE * step_ns, _EPISODE_SPREADS * pooled)[:, None]
     episode = (high > limit) & (over > limit)
     out = np.where(lasting[:, None] | episode, np.maximum(over, 0), 0.0)
     if steps == 1:  # one step of ranks of other roles is no measure
@@ -397,6 +403,13 @@ def _gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDA
     # More than half of the steps, yet far from all: it comes and goes all the same.
     often = (out > 0.5 * out.max(axis=1, keepdims=True)).mean(axis=1)
     return out, (~lasting & episode.any(axis=1)) | (lasting & (often < _OFTEN))
+
+
+def _least_scatter(gaps: Float) -> float:
+    """What the steadiest of a few ranks scatters over steps: by itself, or against another."""
+    alone = [spread(row) for row in gaps]
+    apart = [spread(a - b) for k, a in enumerate(gaps) for b in gaps[k + 1 :]]
+    return float(min(alone + apart))
 
 
 def _launched_late(
