@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.core import conjugate
-from tracekit.core.coalesced import end_with_others
+from tracekit.core.coalesced import carried_of, end_with_others
 from tracekit.core.collective import Matching
 from tracekit.core.trace import Int64, RankTrace
 
@@ -221,6 +221,8 @@ def _met(traces: Sequence[RankTrace], matching: Matching) -> npt.NDArray[np.bool
             ends[rows.instance[chosen]] = place
             np.add.at(later, rows.instance[chosen], sign * (rows.end_ns[chosen] - base))
     pairs = (source >= 0) & (target >= 0)
+    # Kernels that carry the same several transfers end together; which came last says nothing.
+    pairs[rows.instance[carried_of(traces, matching) > 1]] = False
     span = int(rows.end_ns.max()) - base if len(rows) else 0
     width = 2 * P2P_SIGMA_NS + POSSIBLE_DRIFT * span
     key = (source << 32) + target
