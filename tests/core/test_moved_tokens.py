@@ -9,22 +9,22 @@ import numpy as np
 
 from tracekit import simulate
 from tracekit.analysis.stragglers import analyze
-from tracekit.core.excess import _moved_bytes
 from tracekit.core.run import Run
+from tracekit.core.slowkernels import moved_bytes
 from tracekit.io.load import load
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 def test_the_rank_with_the_hot_expert_moves_most() -> None:
-    moved = [_moved_bytes(trace) for trace in load(SAMPLES / "ep4_hot").traces]
+    moved = [moved_bytes(trace) for trace in load(SAMPLES / "ep4_hot").traces]
     assert int(np.argmax(moved)) == 2
     assert moved[2] > 1.1 * np.mean(moved)
 
 
 def test_without_sizes_or_exchanges_nothing_is_claimed() -> None:
     (trace, _) = load(SAMPLES / "tp2").traces
-    assert np.isnan(_moved_bytes(trace))
+    assert np.isnan(moved_bytes(trace))
 
 
 def with_equal_sizes(run: Run) -> Run:
