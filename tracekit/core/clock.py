@@ -4,9 +4,10 @@ Model: the end of member r of instance c is ``T_c + offset_r + drift_r (t - t0)`
 noise of ``σ_c = hypot(3 µs, 3 % of the transfer)``, since all members of a synchronising
 collective leave it together. Weighted least squares with Huber weights, iterated, on the
 graph of ranks; a send and its recv are soft constraints (σ 20 µs), unless they share their
-kernels with others and may end apart (:mod:`tracekit.core.onesided`). Ranks that no chain of
-instances connects lie in different *components* and cannot be compared. Drift is fitted
-where it is both possible (window × 50 ppm > 3 standard errors) and seen.
+kernels with others and may end apart (:mod:`tracekit.core.onesided`). Where only such tie a
+rank to its reference, it is no surer than 3 µs. Ranks that no chain of instances connects lie in
+different *components* and cannot be compared. Drift is fitted where it is both possible
+(window × 50 ppm > 3 standard errors, two clocks less than 100 ppm apart) and seen.
 
 On a CPU, trace times are the host's wall clock: ranks of one host share one unknown, unless
 members of one collective leave before others have arrived, which no right clock allows.
@@ -37,6 +38,7 @@ P2P_SIGMA_NS = 20_000.0
 CPU_SIGMA_NS = 300_000.0  # spread of wake-ups on busy cores
 POSSIBLE_DRIFT = 50e-6
 FLOOR_NS = 500.0  # profilers convert device times no better than this
+P2P_FLOOR_NS = 3_000.0  # of ends that only transfers tie: they may lie apart in all of them alike
 SHARED_CLOCK_NS = 500.0
 _HUBER = 1.345
 _ROUNDS = 12
@@ -96,7 +98,9 @@ def fit(traces: Sequence[RankTrace], matching: Matching) -> tuple[ClockFit, ...]
     nodes, shared = _nodes(traces, matching)
     seen = _observations(traces, matching, nodes)
     count = int(nodes.max(initial=-1)) + 1
-    component = _components(count, seen)
+    component = _components(count, seen.node, seen.instance)
+    firm = seen.sigma < P2P_SIGMA_NS
+    firmly = _components(count, seen.node[firm], seen.instance[firm])
     reference = np.array(
         [int(np.flatnonzero(component == c)[0]) for c in component], dtype=np.int64
     )
@@ -108,6 +112,7 @@ def fit(traces: Sequence[RankTrace], matching: Matching) -> tuple[ClockFit, ...]
         node = int(nodes[place])
         label = first_of.setdefault(int(component[node]), len(first_of))
         is_reference = node == int(reference[node])
+        floor = FLOOR_NS if firmly[node] == firmly[reference[node]] else P2P_FLOOR_NS
         same_clock = (
             SHARED_CLOCK_NS if shared and place != int(np.flatnonzero(nodes == node)[0]) else 0.0
         )
@@ -115,9 +120,7 @@ def fit(traces: Sequence[RankTrace], matching: Matching) -> tuple[ClockFit, ...]
             ClockFit(
                 rank=trace.rank,
                 offset_ns=float(offset[node]),
-                uncertainty_ns=float(
-                    same_clock if is_reference else np.hypot(error[node], FLOOR_NS)
-                ),
+                uncertainty_ns=float(same_clock if is_reference else np.hypot(error[node], floor)),
                 component=label,
                 drift_ppb=float(drift[node]),
                 at_ns=at,
@@ -232,8 +235,13 @@ def _met(traces: Sequence[RankTrace], matching: Matching) -> npt.NDArray[np.bool
     return out
 
 
-def _components(count: int, seen: _Observations) -> Int64:
-    """(nodes,) number of each node's component, by union-find over the instances."""
+def _components(count: int, member: Int64, instance: Int64) -> Int64:
+    """(nodes,) number of each node's component, by union-find over the instances.
+
+    Args:
+        count: of nodes.
+        member, instance: (rows,) a node and the instance it was part of.
+    """
     parent = list(range(count))
 
     def root(node: int) -> int:
@@ -242,10 +250,10 @@ def _components(count: int, seen: _Observations) -> Int64:
             node = parent[node]
         return node
 
-    if len(seen.instance):
-        first = np.full(int(seen.instance.max()) + 1, -1, dtype=np.int64)
-        first[seen.instance[::-1]] = seen.node[::-1]
-        for a, b in np.unique(np.stack((first[seen.instance], seen.node), 1), axis=0).tolist():
+    if len(instance):
+        first = np.full(int(instance.max()) + 1, -1, dtype=np.int64)
+        first[instance[::-1]] = member[::-1]
+        for a, b in np.unique(np.stack((first[instance], member), 1), axis=0).tolist():
             one, other = root(a), root(b)
             # The lowest node stays the root: components are numbered by their first rank.
             parent[max(one, other)] = min(one, other)
@@ -269,6 +277,7 @@ def _solve(count: int, seen: _Observations, reference: Int64) -> tuple[Float, Fl
         slope, slope_error = both[count:], both_error[count:]
         seen_drift = np.abs(slope[free]) > 4 * slope_error[free]
         matters = np.abs(slope[free]) * window > 3 * both_error[:count][free]
+        matters &= np.abs(slope[free]) < 2e9 * POSSIBLE_DRIFT
         if (seen_drift & matters).any() and both_scale < scale:
             return both[:count], slope, both_error[:count]
     return offset[:count], drift, error[:count]
