@@ -22,62 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from tests.independent import kernels
+from tests.independent.kernels import Work
+
 TOKENS, HIDDEN = 4096, 2048  # of one rank; elements of each
 COMPUTE_STREAM = 7
 LAUNCH_RATIO = 0.5  # of an operator's time goes before the launch
-
-_ATEN = "void at::native::"
-_GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_cublas"
-_MLP_GEMM = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_TNT"
-_NORM = _ATEN + "(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, false>"
-_NORM_GRAD = _ATEN + "(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<c10::BFloat16>"
-_ADD = _ATEN + "vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16> >"
-_GELU = _ATEN + "vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl>(int)"
-_ATTENTION = "void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4> >(Flash_fwd_params)"
-_ATTENTION_GRAD = "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128> >"
-_ADAM = _ATEN + "(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4> >"
-_SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<c10::BFloat16, float, 11, true>"
-_EMBEDDING = _ATEN + "(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long>"
-
-Work = tuple[str, str, float]  # operator, kernel, µs
-ATTENTION: tuple[Work, ...] = (
-    ("aten::native_layer_norm", _NORM, 20),
-    ("aten::mm", _GEMM, 180),
-    ("aten::_flash_attention_forward", _ATTENTION, 150),
-    ("aten::mm", _GEMM, 80),
-)
-BETWEEN: tuple[Work, ...] = (("aten::add", _ADD, 15), ("aten::native_layer_norm", _NORM, 20))
-MLP: tuple[Work, ...] = (
-    ("aten::mm", _MLP_GEMM, 220),
-    ("aten::gelu", _GELU, 30),
-    ("aten::mm", _MLP_GEMM, 210),
-)
-MLP_GRAD: tuple[Work, ...] = (
-    ("aten::mm", _MLP_GEMM, 215),
-    ("aten::mm", _GEMM, 220),
-    ("aten::gelu_backward", _GELU, 45),
-    ("aten::mm", _MLP_GEMM, 225),
-    ("aten::mm", _GEMM, 218),
-)
-BETWEEN_GRAD: tuple[Work, ...] = (("aten::native_layer_norm_backward", _NORM_GRAD, 40),)
-ATTENTION_GRAD: tuple[Work, ...] = (
-    ("aten::mm", _MLP_GEMM, 85),
-    ("aten::mm", _GEMM, 82),
-    ("aten::_flash_attention_backward", _ATTENTION_GRAD, 340),
-    ("aten::mm", _MLP_GEMM, 185),
-    ("aten::mm", _GEMM, 182),
-    ("aten::native_layer_norm_backward", _NORM_GRAD, 40),
-)
-HEAD: tuple[Work, ...] = (("aten::mm", _GEMM, 150), ("aten::_log_softmax", _SOFTMAX, 60))
-HEAD_GRAD: tuple[Work, ...] = (("aten::mm", _GEMM, 150), ("aten::mm", _MLP_GEMM, 150))
-
-_SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-NCCL_KERNELS = {
-    "allreduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-    "all_to_allv": _SEND_RECV,
-    "send": _SEND_RECV,
-    "recv": _SEND_RECV,
-}
 
 
 @dataclass(frozen=True)
@@ -118,11 +68,12 @@ class Spec:
     norm: bool = True  # the ranks end a step by an all-reduce over all of them
     eager: bool = False  # sends leave without the receiver
     faults: tuple[Fault, ...] = ()
-    offset_ms: float = 0.0  # of rank 1's clock; those of the others are less
+    offset_ms: float = 0.0  # of rank 1's clock to that of rank 0; no other is further off
     numbered: bool = True  # collectives carry sequence numbers
     described: bool = True  # process groups say what they are for
     token_names: bool = True  # kernels of experts have names of their own
-    windows: Literal["full", "steps", "times"] = "full"  # the last two cut 0 to 2 steps at an end
+    # Windows hold all steps, miss none to two of them at either end, or miss parts of steps too.
+    windows: Literal["full", "steps", "times"] = "full"
 
     @property
     def size(self) -> int:
@@ -388,13 +339,13 @@ class Rank:
             self.host_us,
             costs_us,
             begin_us,
-            self.compute_us,
+            self.compute_us,  # of a transfer only known when all have come
             grid,
         )
         self.kernels.append(kernel)
         return kernel
 
-    def communicate(self, call: Call) -> Iterator[Transfer]:
+    def communicate(self, call: Call) -> Program:
         """Launches one transfer on its own stream, once what it sends is computed."""
         if not self.has_communicated:
             self.pause("delay")
@@ -417,7 +368,7 @@ class Rank:
         arrives_us = self.host_us + LAUNCH_RATIO * costs_us + 4.0 + self.rng.random()
         begin_us = max(arrives_us, self.compute_us + 1.5, free_us)
         stream = 20 + 4 * list(self.last_of).index(path)
-        name = NCCL_KERNELS[call.kind]
+        name = kernels.COMMUNICATION[call.kind]
         kernel = self.launched("record_param_comms", name, stream, costs_us, begin_us, 132)
         kernel.call, kernel.number = call, number
         self.host_us += costs_us + 2.0
@@ -479,30 +430,30 @@ class Rank:
         if self.hiccups.random() < spec.hiccups / spec.microbatches:
             self.host_us += self.hiccups.uniform(300, 1500)
         if self.stage == 0:
-            yield from self.compute("aten::embedding", _EMBEDDING, 40)
+            yield from self.compute("aten::embedding", kernels.EMBEDDING, 40)
         for layer in range(spec.layers):
-            yield from self.all_of(ATTENTION)
+            yield from self.all_of(kernels.ATTENTION)
             yield from self.tensor_parallel()
-            yield from self.all_of(BETWEEN)
+            yield from self.all_of(kernels.BETWEEN)
             if layer == spec.layers // 2 and microbatch == 0:
                 self.pause("gc")
-            yield from self.mlp(f"{layer}/{microbatch}", MLP, forward=True)
+            yield from self.mlp(f"{layer}/{microbatch}", kernels.MLP, forward=True)
             yield from self.tensor_parallel()
         if self.stage == spec.pp - 1:
-            yield from self.all_of(HEAD)
+            yield from self.all_of(kernels.HEAD)
 
     def backward(self, microbatch: int) -> Program:
         spec, self.thread = self.spec, self.forward_thread + 5000
         last = microbatch == spec.microbatches - 1
         if self.stage == spec.pp - 1:
-            yield from self.all_of(HEAD_GRAD)
+            yield from self.all_of(kernels.HEAD_GRAD)
         for layer in reversed(range(spec.layers)):
-            yield from self.mlp(f"{layer}/{microbatch}", MLP_GRAD, forward=False)
-            yield from self.all_of(BETWEEN_GRAD)
+            yield from self.mlp(f"{layer}/{microbatch}", kernels.MLP_GRAD, forward=False)
+            yield from self.all_of(kernels.BETWEEN_GRAD)
             yield from self.tensor_parallel()
             if last and layer == spec.layers // 2:
                 self.pause("backward")
-            yield from self.all_of(ATTENTION_GRAD)
+            yield from self.all_of(kernels.ATTENTION_GRAD)
             yield from self.tensor_parallel()
             if last and layer % 2 == 0:
                 yield from self.reduce_gradients()
@@ -547,12 +498,12 @@ class Rank:
     def optimize(self) -> Program:
         self.compute_waits += self.at_end
         self.at_end = []
-        yield from self.compute("aten::_foreach_norm", _ADD, 30)
+        yield from self.compute("aten::_foreach_norm", kernels.ADD, 30)
         if self.spec.norm:
             yield from self.communicate(Call("allreduce", "world", 1, 1, 25.0))
         start_us = self.host_us
         for _ in range(4):
-            yield from self.compute("aten::_fused_adamw_", _ADAM, 60)
+            yield from self.compute("aten::_fused_adamw_", kernels.ADAM, 60)
         self.span("Optimizer.step#AdamW.step", "user_annotation", start_us)
 
     def program(self) -> Program:

@@ -42,7 +42,7 @@ def load_tied(job: Job, folder: Path) -> Run:
     assert {fit.component for fit in run.clock} == {0}
     by_collectives = job.spec.norm or job.spec.pp == 1
     for error_ns, uncertainty_ns in errors:
-        assert error_ns <= max(3 * uncertainty_ns, 500)
+        assert error_ns <= max(3 * uncertainty_ns, 1)
         assert error_ns <= 5000 or not by_collectives
     return run
 
