@@ -104,6 +104,18 @@ def test_two_steps_are_enough_for_a_slow_rank(tmp_path: Path, seed: int) -> None
     check_named(replace(spec, faults=(slow,)), tmp_path, "compute")
 
 
+@pytest.mark.parametrize(("ranks", "seed"), [(2, 21), (4, 9), (4, 46)])
+def test_few_calls_without_a_step_put_no_clock_off(tmp_path: Path, ranks: int, seed: int) -> None:
+    # One rank's window holds no whole step, so nothing tells one step's calls from the next's.
+    shape = Spec(tp=2, dp=ranks // 2, layers=2, windows="times", numbered=False)
+    steps = 6 if seed == 46 else 5
+    job = Job(replace(shape, offset_ms=2, noise=0.03, steps=steps, seed=seed))
+    run, errors = load(job, tmp_path)
+    assert not all(trace.steps_marked for trace in run.traces)
+    assert all(error_ns <= 5000 for error_ns, _ in errors)
+    assert len({fit.component for fit in run.clock}) == 2
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_experts_whose_kernels_are_named_as_any_others(tmp_path: Path, seed: int) -> None:
     hot = Fault("hot", (1,), 0.42)

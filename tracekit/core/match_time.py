@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.core.callrows import CallRows, Found, by_key, from_first
 from tracekit.core.collective import Match
 from tracekit.core.trace import Int64, RankTrace
-from tracekit.core.vote import LEAST_MARGIN, Vote, vote
+from tracekit.core.vote import LEAST_BLIND_VOTES, LEAST_MARGIN, LEAST_VOTES, Vote, vote
 
 # Calls of one collective end this close on devices and on a CPU's threads (busy cores: ms).
 DEVICE_WIDTH_NS = 50_000
@@ -96,10 +96,11 @@ def _voted(
     if first.host is not None and first.host == second.host:
         limit = SAME_HOST_NS
     kinds = (_within_step(one, marked), _within_step(other, marked))
+    least = LEAST_VOTES if marked else LEAST_BLIND_VOTES
     won = None
     # Narrow first: the members of one call agree to microseconds, its neighbours do not.
     for narrow in (width // 8, width):
-        won = vote((kinds[0], one.end_ns), (kinds[1], other.end_ns), narrow, limit)
+        won = vote((kinds[0], one.end_ns), (kinds[1], other.end_ns), narrow, limit, least)
         if won is not None and won.margin >= LEAST_MARGIN:
             break
     pair = f"rank {first.rank} and rank {second.rank}"

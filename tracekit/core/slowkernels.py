@@ -47,12 +47,13 @@ def factors(kernel: Kernel, who: Roles, step_ns: float, *, single: bool) -> tupl
         # A name that a rank does not use has no ratio: 1 is as good as any.
         relative = np.where(centre > 0, total / np.maximum(centre, 1e-9), 1.0)
         middle = np.median(relative, axis=1)
-        ratio = middle / low_median(middle)[None, :]
+        healthy = low_median(middle)
+        ratio = np.where(healthy > 0, middle / np.where(healthy > 0, healthy, 1.0), 1.0)
         error = _step_error(relative, kernel, members)
         length = np.median(total, axis=1)
         clear = (ratio - 1 > SIGNIFICANT * np.sqrt(2) * error) & (length > 0)
         trifle = (ratio - 1) / ratio * length < 0.1 * TRIFLE * step_ns
-        factor[members] = np.where(clear & ~trifle & np.isfinite(ratio), ratio, 1.0)
+        factor[members] = np.where(clear & ~trifle, ratio, 1.0)
     factor = _without_trifles(kernel, factor, step_ns)
     stage, spared = whole_and_spared(kernel, who, factor)
     factor = factor * np.where(spared, 1.0, stage[:, None])

@@ -251,6 +251,8 @@ def status(case: Case) -> tuple[str, str]:
         )
     if not all(trace.steps_marked for trace in run.traces):
         return "partial", "steps are not marked, so the whole capture counts as one"
+    if case.steps == 1 and case.verdict.kind != "none":
+        return "partial", "only one step is whole on all ranks; what is slow in it may be chance"
     if case.verdict.kind == "none" and case.unjudged:
         return "partial", case.unjudged
     return "ok", ""

@@ -18,6 +18,7 @@ from tracekit.core.trace import Int64
 
 LEAST_MARGIN = 1.3  # votes of the best offset ÷ votes of the next one
 LEAST_VOTES = 3
+LEAST_BLIND_VOTES = 8  # where no step says which calls can be the same at all
 _SAMPLES = 64  # calls of the first rank that vote; more only cost time
 
 
@@ -34,6 +35,7 @@ def vote(
     second: tuple[Int64, Int64],
     width_ns: int,
     limit_ns: int | None = None,
+    least: int = LEAST_VOTES,
 ) -> Vote | None:
     """The offset most pairs agree on; None without enough pairs.
 
@@ -42,18 +44,19 @@ def vote(
         second: the same of the other rank.
         width_ns: differences this close are one offset.
         limit_ns: offsets beyond this are impossible, where that is known.
+        least: votes that an offset needs to win.
     """
     differences = _differences(first, second)
     if limit_ns is not None:
         differences = differences[np.abs(differences) <= limit_ns]
-    if len(differences) < LEAST_VOTES:
+    if len(differences) < least:
         return None
     counts = np.searchsorted(differences, differences + width_ns, side="right") - np.arange(
         len(differences)
     )
     best = int(counts.argmax())
     votes = int(counts[best])
-    if votes < LEAST_VOTES:
+    if votes < least:
         return None
     inside = differences[best : best + votes]
     offset = int(np.median(inside))
