@@ -10,7 +10,8 @@ import numpy as np
 from tracekit import simulate
 from tracekit.analysis.stragglers import analyze
 from tracekit.core.run import Run
-from tracekit.core.slowkernels import moved_bytes
+from tracekit.core.slowkernels import moved_bytes, with_most_tokens
+from tracekit.core.timing import across
 from tracekit.io.load import load
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -43,3 +44,10 @@ def test_equal_exchanges_forbid_to_blame_the_experts() -> None:
     )
     assert analyze(run).cause == "experts"
     assert "experts" not in set(analyze(with_equal_sizes(run)).per_rank.cause)
+
+
+def test_who_has_far_more_tokens_than_its_group() -> None:
+    for name, most in (("ep4_hot", {2}), ("tp2", set())):
+        run = load(SAMPLES / name)
+        matching, _ = across(run)
+        assert with_most_tokens(matching, run.traces, run.traces[0].steps.number) == most

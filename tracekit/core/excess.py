@@ -38,7 +38,13 @@ from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
 from tracekit.core.sequences import lengths_explain
-from tracekit.core.slowkernels import alike, even_exchanges, evened_experts, factors
+from tracekit.core.slowkernels import (
+    alike,
+    even_exchanges,
+    evened_experts,
+    factors,
+    with_most_tokens,
+)
 from tracekit.core.slowlinks import SlowTransfers, slow_transfers
 from tracekit.core.slowsends import slow_sends
 from tracekit.core.staged import is_staged
@@ -63,6 +69,7 @@ class Excess:
         episodic: (traces,) whether its gap excess comes in single steps.
         begin_gap: (traces,) share of the removed gap before a step's first kernel.
         exchanging: places of the traces whose busy excess is work on tokens of others.
+        most_tokens: places of the traces that exchange far more tokens than their group.
         links: slow links and operations, longest excess first.
         unjudged: (nodes,) transfers of which nothing tells the usual time.
         stage_factor: per trace, how much slower its stage is than the others.
@@ -82,6 +89,7 @@ class Excess:
     episodic: npt.NDArray[np.bool_]
     begin_gap: Float
     exchanging: frozenset[int]
+    most_tokens: frozenset[int]
     links: tuple[SlowTransfers, ...]
     unjudged: npt.NDArray[np.bool_]
     stage_factor: Float
@@ -155,6 +163,7 @@ def excess(
         episodic=episodic,
         begin_gap=begin,
         exchanging=exchanging,
+        most_tokens=with_most_tokens(matching, traces, program.window.numbers),
         links=links,
         unjudged=transfers.unjudged,
         stage_factor=stage_factor,

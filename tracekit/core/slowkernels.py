@@ -23,6 +23,7 @@ from tracekit.core.trace import Int64, RankTrace
 
 TRIFLE = 0.003  # share of the step below which an excess is not looked at
 SIGNIFICANT = 4.0  # standard errors
+_FAR_MORE = 1.1  # times the mean, from which more tokens are why a rank has more work
 _MORE_TOKENS = 1.01  # times the mean of its group that a rank with too many tokens moves
 
 
@@ -96,6 +97,20 @@ def evened_experts(
         lender[others] = busiest
         exchanging |= set(odd.tolist())
     return lender, frozenset(exchanging)
+
+
+def with_most_tokens(
+    matching: Matching, traces: Sequence[RankTrace], numbers: Int64
+) -> frozenset[int]:
+    """Places of the traces that exchange far more than the mean of their ep group."""
+    place_of = {trace.rank: place for place, trace in enumerate(traces)}
+    moved = np.array([moved_bytes(trace, numbers) for trace in traces])
+    found: set[int] = set()
+    for group in matching.groups:
+        members = np.array([place_of[r] for r in group.ranks if r in place_of], dtype=np.int64)
+        if group.axis == "ep" and len(members) > 1:
+            found |= set(members[moved[members] > _FAR_MORE * moved[members].mean()].tolist())
+    return frozenset(found)
 
 
 def moved_bytes(trace: RankTrace, numbers: Int64 | None = None) -> float:

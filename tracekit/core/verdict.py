@@ -129,6 +129,8 @@ def cause_of(trace: RankTrace, place: int, found: Excess) -> str | None:
             return "sequence" if found.lengths[place] else None
         if found.alike[place] >= COVERAGE:
             return "compute"
+        if place in found.most_tokens:
+            return "experts"
         first = found.by_name[place][0][1] if found.by_name[place] else 0.0
         whole = sum(value for _, value in found.by_name[place])
         return "work" if whole > 0 and first >= COVERAGE * whole else None
