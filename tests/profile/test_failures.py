@@ -186,7 +186,11 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals) -> 
     out = tmp_path / "run"
     arguments = ["profile", "tp", "-o", str(out), "--steps", "100000", "--hidden", "64"]
     with subprocess.Popen(
-        [sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", MAIN, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what it puts in the background, these tests perhaps, deaf to it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         ranks = wait_for(lambda: psutil.Process(process.pid).children(), 2)
         time.sleep(1.0)  # into the steps
