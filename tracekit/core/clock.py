@@ -216,13 +216,10 @@ def _met(traces: Sequence[RankTrace], matching: Matching) -> npt.NDArray[np.bool
     source, target = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
     later = np.zeros(size, dtype=np.int64)
     base = int(rows.end_ns.min()) if len(rows) else 0
-    for place, trace in enumerate(traces):
-        mine = np.flatnonzero(rows.trace == place)
-        op = np.array([*trace.names, ""], dtype=object)[trace.calls.op_id[rows.call[mine]]]
-        for name, ends, sign in (("send", source, -1), ("recv", target, 1)):
-            chosen = mine[op == name]
-            ends[rows.instance[chosen]] = place
-            np.add.at(later, rows.instance[chosen], sign * (rows.end_ns[chosen] - base))
+    for name, ends, sign in (("send", source, -1), ("recv", target, 1)):
+        chosen = matching.per_row([trace.calls_of({name}) for trace in traces])
+        ends[rows.instance[chosen]] = rows.trace[chosen]
+        np.add.at(later, rows.instance[chosen], sign * (rows.end_ns[chosen] - base))
     pairs = (source >= 0) & (target >= 0)
     # Kernels that carry the same several transfers end together; which came last says nothing.
     pairs[rows.instance[carried_of(traces, matching) > 1]] = False

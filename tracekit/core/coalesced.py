@@ -50,23 +50,12 @@ def end_with_others(traces: Sequence[RankTrace], matching: Matching) -> Bool:
 
 def carried_of(traces: Sequence[RankTrace], matching: Matching) -> Int64:
     """(rows,) how many transfers the kernel of each row carries."""
-    return _per_row(matching, [trace.calls.carried() for trace in traces])
+    return matching.per_row([trace.calls.carried() for trace in traces])
 
 
 def kernel_of(traces: Sequence[RankTrace], matching: Matching) -> Int64:
     """(rows,) number of the kernel of each row, over all traces."""
     first = np.cumsum([0, *(len(trace.kernels) for trace in traces)])
-    return _per_row(
-        matching,
-        [trace.calls.kernel + base for trace, base in zip(traces, first[:-1], strict=True)],
+    return matching.per_row(
+        [trace.calls.kernel + base for trace, base in zip(traces, first[:-1], strict=True)]
     )
-
-
-def _per_row(matching: Matching, per_call: Sequence[Int64]) -> Int64:
-    """(rows,) of columns that have a value for each call of each trace."""
-    rows = matching.rows
-    out = np.zeros(len(rows), dtype=np.int64)
-    for place, values in enumerate(per_call):
-        mine = rows.trace == place
-        out[mine] = values[rows.call[mine]]
-    return out

@@ -7,8 +7,10 @@ rank's own clock here; :mod:`tracekit.core.timing` brings them together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +92,13 @@ class Matching:
     def ops(self) -> npt.NDArray[np.object_]:
         """(instances,) operation of each instance."""
         return np.array((*self.names, ""), dtype=object)[self.instances.op]
+
+    def per_row(self, per_call: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """(rows,) of columns that have a value for each call of each trace."""
+        if len(self.rows) == 0:
+            return np.empty(0, dtype=np.bool_)
+        first = np.cumsum([0, *map(len, per_call)])
+        return np.concatenate(per_call)[first[self.rows.trace] + self.rows.call]
 
     def present(self) -> Int64:
         """(instances,) members that are loaded and matched."""

@@ -33,7 +33,7 @@ from tracekit.core.hostgaps import (
     removed_gaps,
     sums,
 )
-from tracekit.core.kerneltimes import kernels
+from tracekit.core.kerneltimes import Kernel
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
@@ -42,6 +42,7 @@ from tracekit.core.slowkernels import (
     alike,
     even_exchanges,
     evened_experts,
+    expert_groups,
     factors,
     with_most_tokens,
 )
@@ -103,10 +104,9 @@ def excess(
     program: Program,
     matching: Matching,
     who: Roles,
+    kernel: Kernel,
 ) -> Excess:
-    """All excess of a run's window."""
-    steps = program.window.steps
-    kernel = kernels(traces, clock, program)
+    """All excess of a run's window, in which its ranks ran these kernels."""
     on_cpu = any(trace.device_type == "cpu" for trace in traces)
     step_ns = float(np.median(np.diff(program.window.bounds_ns, axis=1)))
     removed = np.zeros(len(program.busy_ns))
@@ -116,7 +116,8 @@ def excess(
     # Experts with unequal loads differ from stage to stage, and no launch shows it.
     single = not on_cpu and not (matching.ops() == "all_to_all").any()
     factor, stage_factor = factors(kernel, who, step_ns, single=single)
-    lender, exchanging = evened_experts(kernel, factor, matching, traces, program.window.numbers)
+    experts = expert_groups(matching, traces, program.window.numbers)
+    lender, exchanging = evened_experts(kernel, factor, experts)
     gap_ns, episodic = gap_excess(gaps, who, step_ns)
     left_out = np.zeros(len(traces))
     if on_cpu:
@@ -134,7 +135,6 @@ def excess(
     else:
         gap_ns = np.minimum(gap_ns, launched_late(traces, clock, program))
     by_name = []
-    busy_out = np.zeros((len(traces), steps))
     for place in range(len(traces)):
         node, code, length = kernel.kernels[place]
         amount = length * (1 - 1 / factor[place, code])
@@ -142,8 +142,7 @@ def excess(
         np.add.at(removed, node, amount * share)
         by_name.append(_named(kernel.names, code, amount))
     mine = program.trace >= 0
-    inside = mine & (program.step >= 0)
-    np.add.at(busy_out, (program.trace[inside], program.step[inside]), removed[inside])
+    busy_out = sums(program, removed, len(traces))
     gap_out, begin = removed_gaps(traces, clock, program, who, gap_ns, removed)
     hit = (removed != 0) & mine
     owner[hit] = np.where(lender >= 0, lender, np.arange(len(traces)))[program.trace[hit]]
@@ -163,7 +162,7 @@ def excess(
         episodic=episodic,
         begin_gap=begin,
         exchanging=exchanging,
-        most_tokens=with_most_tokens(matching, traces, program.window.numbers),
+        most_tokens=with_most_tokens(experts),
         links=links,
         unjudged=transfers.unjudged,
         stage_factor=stage_factor,

@@ -99,8 +99,7 @@ def token_work(trace: RankTrace) -> Intervals:
 def _exchanges(trace: RankTrace, groups: Sequence[int]) -> Iterator[tuple[int, _Exchanges]]:
     """By group, those with the usual number of members."""
     calls, kernels, splits = trace.calls, trace.kernels, trace.splits
-    wanted = np.array([name == "all_to_all" for name in (*trace.names, "")], dtype=np.bool_)
-    rows = np.flatnonzero(wanted[calls.op_id] & (kernels.step[calls.kernel] >= 0))
+    rows = np.flatnonzero(trace.calls_of({"all_to_all"}) & (kernels.step[calls.kernel] >= 0))
     rows = rows[np.argsort(kernels.start_ns[calls.kernel[rows]], kind="stable")]
     first = np.searchsorted(splits.call, np.arange(len(calls) + 1))
     size = np.diff(first)[rows]

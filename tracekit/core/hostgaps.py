@@ -7,6 +7,7 @@ cores, only as far as all its work is clearly more than the peers', or its own m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +19,8 @@ from tracekit.core.intervals import covered_within, union
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
-from tracekit.core.slowkernels import SIGNIFICANT, TRIFLE
+from tracekit.core.slowkernels import TRIFLE
+from tracekit.core.slowstages import SIGNIFICANT
 from tracekit.core.stats import low_median, spread
 from tracekit.core.trace import KernelKind, Phase, RankTrace
 
@@ -71,10 +73,16 @@ def gap_excess(gaps: Float, who: Roles, step_ns: float) -> tuple[Float, npt.NDAr
     episode = (high > limit) & (over > limit)
     out = np.where(lasting[:, None] | episode, np.maximum(over, 0), 0.0)
     if steps == 1:  # one step of ranks of other roles is no measure
-        out[[(role == number).sum() == 1 for number in role.tolist()]] = 0.0
+        out[_lonely(who)] = 0.0
     # More than half of the steps, yet far from all: it comes and goes all the same.
     often = (out > 0.5 * out.max(axis=1, keepdims=True)).mean(axis=1)
     return out, (~lasting & episode.any(axis=1)) | (lasting & (often < _OFTEN))
+
+
+def _lonely(who: Roles) -> npt.NDArray[np.bool_]:
+    """(traces,) whether no other rank has the same role."""
+    count = Counter(who.role)
+    return np.array([count[role] == 1 for role in who.role], dtype=np.bool_)
 
 
 def _least_scatter(gaps: Float) -> float:
@@ -141,7 +149,6 @@ def marked_over_peers(
 
 def local_excess(local: Float, who: Roles, step_ns: float) -> npt.NDArray[np.bool_]:
     """(traces,) whose own work, all together, is clearly more than the peers'."""
-    role = np.array(who.role)
     over = over_peers(local, who)
     steps = over.shape[1]
     centre = np.median(over, axis=1)
@@ -149,10 +156,9 @@ def local_excess(local: Float, who: Roles, step_ns: float) -> npt.NDArray[np.boo
     pooled = 1.4826 * float(np.median(np.median(deviation, axis=1))) if len(over) else 0.0
     own = np.maximum(pooled, deviation.mean(axis=1))
     error = 1.2533 * own / np.sqrt(max(steps, 1))
-    lonely = np.array([(role == number).sum() == 1 for number in role])
     clear = (centre > SIGNIFICANT * error) & (centre > CPU_LEAST * step_ns)
     # Without peers of equal role another amount of work is no excess.
-    out: npt.NDArray[np.bool_] = clear & ~lonely & (over > 0).all(axis=1)
+    out: npt.NDArray[np.bool_] = clear & ~_lonely(who) & (over > 0).all(axis=1)
     return out
 
 

@@ -76,14 +76,13 @@ def _calls(
     op = _recoded(calls.op_id, trace.names, names)
     dtype = _recoded(calls.dtype_id, trace.names, names)
     size = np.maximum(calls.in_bytes, calls.out_bytes)
-    uneven = np.array([text in _UNEVEN for text in trace.names] + [False], dtype=np.bool_)
-    columns = np.stack((op, dtype, np.where(uneven[calls.op_id], -1, size)), axis=1)
+    columns = np.stack((op, dtype, np.where(trace.calls_of(_UNEVEN), -1, size)), axis=1)
     unique, inverse = np.unique(columns, axis=0, return_inverse=True)
     kind = np.array([kinds[tuple(row)] for row in unique.tolist()], dtype=np.int64)
     own = np.concatenate((membership.of[place], [-1])).astype(np.int64)
     group = own[calls.group]
-    waits = np.array([text in SYNCHRONISING for text in trace.names] + [False], dtype=np.bool_)
-    group = np.where((group < 0) & waits[calls.op_id], membership.unnamed[place], group)
+    lone = (group < 0) & trace.calls_of(SYNCHRONISING)
+    group = np.where(lone, membership.unnamed[place], group)
     numbers = np.concatenate((trace.steps.number, [-1]))
     out = CallRows(
         trace=np.full(len(calls), place, dtype=np.int64),

@@ -148,11 +148,7 @@ def _coalesced(
     rows = matching.rows
     apart = end_with_others(traces, matching) & sure & (matching.present() == 2)
     chosen = np.flatnonzero(apart[rows.instance])
-    sends = np.zeros(len(rows), dtype=np.bool_)
-    for place, trace in enumerate(traces):
-        mine = chosen[rows.trace[chosen] == place]
-        named = np.array([*(name == "send" for name in trace.names), False], dtype=np.bool_)
-        sends[mine] = named[trace.calls.op_id[rows.call[mine]]]
+    sends = matching.per_row([trace.calls_of({"send"}) for trace in traces])
     # Rows lie in order of instance: the two of a pair are neighbours.
     first, second = chosen[0::2], chosen[1::2]
     given = np.where(sends[first], first, second)

@@ -459,9 +459,7 @@ def _eager(trace: RankTrace, matching: Matching, calls: _Calls) -> Bool:
     """Sends of a CPU backend: nobody waits for their receiver."""
     if trace.device_type != "cpu":
         return np.zeros(len(calls.call), dtype=np.bool_)
-    names = np.array([text == "send" for text in trace.names] + [False], dtype=np.bool_)
-    out: Bool = names[trace.calls.op_id[calls.call]]
-    return out
+    return trace.calls_of({"send"})[calls.call]
 
 
 def _before_on_stream(calls: _Calls) -> npt.NDArray[np.intp]:

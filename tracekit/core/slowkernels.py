@@ -17,12 +17,14 @@ from tracekit.core.kerneltimes import Kernel
 from tracekit.core.program import Program
 from tracekit.core.replay import Float
 from tracekit.core.roles import Roles
-from tracekit.core.slowstages import single_names, whole_and_spared
+from tracekit.core.slowstages import SIGNIFICANT, single_names, whole_stages
 from tracekit.core.stats import low_median, spread
 from tracekit.core.trace import Int64, RankTrace
 
 TRIFLE = 0.003  # share of the step below which an excess is not looked at
-SIGNIFICANT = 4.0  # standard errors
+# Of each ep group: (members,) places of its traces, and bytes that each moved, NaN if not known.
+ExpertGroups = Sequence[tuple[Int64, Float]]
+
 _FAR_MORE = 1.1  # times the mean, from which more tokens are why a rank has more work
 _MORE_TOKENS = 1.01  # times the mean of its group that a rank with too many tokens moves
 
@@ -56,15 +58,27 @@ def factors(kernel: Kernel, who: Roles, step_ns: float, *, single: bool) -> tupl
         trifle = (ratio - 1) / ratio * length < 0.1 * TRIFLE * step_ns
         factor[members] = np.where(clear & ~trifle, ratio, 1.0)
     factor = _without_trifles(kernel, factor, step_ns)
-    stage, spared = whole_and_spared(kernel, who, factor)
+    stage, spared = whole_stages(kernel, who, factor)
     factor = factor * np.where(spared, 1.0, stage[:, None])
     if single:
         factor = factor * single_names(kernel, who, factor, TRIFLE * step_ns)
     return factor, stage
 
 
+def expert_groups(matching: Matching, traces: Sequence[RankTrace], numbers: Int64) -> ExpertGroups:
+    """The ep groups of which at least two ranks are loaded, in the steps of these numbers."""
+    place_of = {trace.rank: place for place, trace in enumerate(traces)}
+    found = []
+    for group in matching.groups:
+        members = [place_of[rank] for rank in group.ranks if rank in place_of]
+        if group.axis == "ep" and len(members) > 1:
+            moved = [moved_bytes(traces[place], numbers) for place in members]
+            found.append((np.array(members, dtype=np.int64), np.array(moved)))
+    return found
+
+
 def evened_experts(
-    kernel: Kernel, factor: Float, matching: Matching, traces: Sequence[RankTrace], numbers: Int64
+    kernel: Kernel, factor: Float, groups: ExpertGroups
 ) -> tuple[npt.NDArray[np.int64], frozenset[int]]:
     """Corrects the factors of ranks that exchange tokens; (traces,) whose excess one bears.
 
@@ -74,18 +88,12 @@ def evened_experts(
     count as tokens' work. Also returned: who has too many.
     """
     exchanging: set[int] = set()
-    lender = np.full(len(traces), -1, dtype=np.int64)
-    place_of = {trace.rank: place for place, trace in enumerate(traces)}
+    lender = np.full(len(factor), -1, dtype=np.int64)
     same = alike(kernel, factor)
     mean = kernel.total_ns.mean(axis=1)
-    moved = np.array([moved_bytes(trace, numbers) for trace in traces])
-    for group in matching.groups:
-        members = np.array([place_of[r] for r in group.ranks if r in place_of], dtype=np.int64)
-        if group.axis != "ep" or len(members) < 2:
-            continue
+    for members, moved in groups:
         # A rank that moves no more than the others has no more tokens, however slow it is.
-        known = not np.isnan(moved[members]).any()
-        more = moved[members] > _MORE_TOKENS * moved[members].mean() if known else True
+        more = moved > _MORE_TOKENS * moved.mean() if not np.isnan(moved).any() else True
         odd = members[more & (factor[members] > 1).any(axis=1) & (same[members] < 0.5)]
         if len(odd) == 0:
             continue
@@ -99,17 +107,11 @@ def evened_experts(
     return lender, frozenset(exchanging)
 
 
-def with_most_tokens(
-    matching: Matching, traces: Sequence[RankTrace], numbers: Int64
-) -> frozenset[int]:
+def with_most_tokens(groups: ExpertGroups) -> frozenset[int]:
     """Places of the traces that exchange far more than the mean of their ep group."""
-    place_of = {trace.rank: place for place, trace in enumerate(traces)}
-    moved = np.array([moved_bytes(trace, numbers) for trace in traces])
     found: set[int] = set()
-    for group in matching.groups:
-        members = np.array([place_of[r] for r in group.ranks if r in place_of], dtype=np.int64)
-        if group.axis == "ep" and len(members) > 1:
-            found |= set(members[moved[members] > _FAR_MORE * moved[members].mean()].tolist())
+    for members, moved in groups:
+        found |= set(members[moved > _FAR_MORE * moved.mean()].tolist())
     return frozenset(found)
 
 
@@ -121,8 +123,7 @@ def moved_bytes(trace: RankTrace, numbers: Int64 | None = None) -> float:
     of equal batches who moves more has more tokens.
     """
     calls = trace.calls
-    exchange = np.array([name == "all_to_all" for name in (*trace.names, "")], dtype=np.bool_)
-    rows = exchange[calls.op_id]
+    rows = trace.calls_of({"all_to_all"})
     if numbers is not None and trace.steps_marked:
         step = trace.kernels.step[calls.kernel]
         rows &= (step >= 0) & np.isin(np.append(trace.steps.number, -1)[step], numbers)

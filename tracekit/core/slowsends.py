@@ -96,8 +96,7 @@ def _held_back(
     """Per peer: how long each send was held back, and how much of that is in which node."""
     calls, kernels, spans = trace.calls, trace.kernels, trace.spans
     marked = spans.phase == Phase.SEND
-    names = np.array([name == "send" for name in trace.names] + [False], dtype=np.bool_)
-    sends = np.flatnonzero(names[calls.op_id] & (calls.peer >= 0))
+    sends = np.flatnonzero(trace.calls_of({"send"}) & (calls.peer >= 0))
     if not marked.any() or len(sends) == 0:
         return {}
     start = fit.aligned(kernels.start_ns[calls.kernel[sends]])

@@ -53,14 +53,7 @@ class _Classes:
     launches: Float
 
 
-def whole_stages(kernel: Kernel, who: Roles, factor: Float) -> Float:
-    """(traces,) how many times longer a rank's kernels take because its stage is slow."""
-    return whole_and_spared(kernel, who, factor)[0]
-
-
-def whole_and_spared(
-    kernel: Kernel, who: Roles, factor: Float
-) -> tuple[Float, npt.NDArray[np.bool_]]:
+def whole_stages(kernel: Kernel, who: Roles, factor: Float) -> tuple[Float, npt.NDArray[np.bool_]]:
     """(traces,) how many times longer a rank's kernels take because its stage is slow.
 
     Also (traces, names) those of them that are compared and take no longer.
@@ -76,7 +69,7 @@ def whole_and_spared(
     numbers = np.unique(stages)
     if len(numbers) < 2:
         return out, spared
-    classes = _classes(kernel, stages, factor, by_shape=True)
+    classes = _classes(kernel, stages, factor)
     ratio = _over_low_median(classes.typical_ns)
     mean = kernel.total_ns.mean(axis=1).sum(axis=1)
     for place, stage in enumerate(numbers.tolist()):
@@ -110,7 +103,7 @@ def single_names(kernel: Kernel, who: Roles, factor: Float, least_ns: float) -> 
     numbers = np.unique(stages)
     if len(numbers) < 2:
         return out
-    classes = _classes(kernel, stages, factor, by_shape=True)
+    classes = _classes(kernel, stages, factor)
     for place, name, value in _slow_names(classes):
         members = stages == numbers[place]
         total = np.median(kernel.total_ns[members, :, name].mean(axis=1))
@@ -151,17 +144,14 @@ def _weighted_median(values: Float, weights: Float) -> float:
     return float(values[order][np.searchsorted(reach, 0.5 * reach[-1])])
 
 
-def _classes(
-    kernel: Kernel, stages: npt.NDArray[np.int64], factor: Float, *, by_shape: bool
-) -> _Classes:
+def _classes(kernel: Kernel, stages: npt.NDArray[np.int64], factor: Float) -> _Classes:
     """The kernels of all ranks by class; names that are rare are left out."""
     shapes = 1 + max((int(item.max(initial=-1)) for item in kernel.shape), default=-1) + 1
     keys = []
     for (_, code, _), shape, beside in zip(
         kernel.kernels, kernel.shape, kernel.beside, strict=True
     ):
-        own = shape + 1 if by_shape else np.ones_like(shape)
-        key = (code * (shapes + 1) + own) * (PARTLY + 1) + beside
+        key = (code * (shapes + 1) + shape + 1) * (PARTLY + 1) + beside
         keys.append(np.where(code < len(kernel.names) - 1, key, -1))
     known = np.unique(np.concatenate([np.unique(key) for key in keys]))
     known = known[known >= 0]

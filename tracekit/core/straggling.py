@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.core.collective import Matching
 from tracekit.core.errors import MissingDataError
 from tracekit.core.excess import Excess, excess
 from tracekit.core.finding import percent
+from tracekit.core.hostgaps import sums
 from tracekit.core.kerneltimes import kernels
 from tracekit.core.permutation import SIGNIFICANT_P, noise_floor, persistence
 from tracekit.core.program import Program, program, window
@@ -88,8 +88,8 @@ def case_of(run: Run) -> Case:
             "the ranks' clocks or groups are not what the traces say"
         )
     who = roles(run.traces, run.topology, matching, clock)
-    found = excess(run.traces, clock, made, matching, who)
     kernel = kernels(run.traces, clock, made)
+    found = excess(run.traces, clock, made, matching, who, kernel)
     even, rebalanced = ideals(made, kernel.kernels, who, len(kernel.names))
     what = what_if(made, made.graph, found, who, clock, who.sets, run.ranks, even, rebalanced)
     if what.error > REFUSE_ERROR:
@@ -106,7 +106,7 @@ def case_of(run: Run) -> Case:
         who,
         lambda choices: recovered(made, plan, found, clock, what, choices),
     )
-    own = _own_work(made, len(run.traces))
+    own = sums(made, made.busy_ns + made.gap_ns, len(run.traces))
     healthy = own - found.busy_ns - found.gap_ns
     floor = noise_floor(healthy, who.role, float(np.median(what.healthy_step_ns)))
     if what.slowdown <= floor:
@@ -189,15 +189,6 @@ def _unjudged(
     )
 
 
-def _own_work(made: Program, traces: int) -> npt.NDArray[np.float64]:
-    """(traces, steps) ns that each rank's own work took, without waiting."""
-    out = np.zeros((traces, made.window.steps))
-    inside = (made.trace >= 0) & (made.step >= 0)
-    work = (made.busy_ns + made.gap_ns)[inside]
-    np.add.at(out, (made.trace[inside], made.step[inside]), work)
-    return out
-
-
 def _check_matched(run: Run, matching: Matching) -> None:
     """Whether enough calls are known across ranks to say who waits for whom."""
     calls = sum(len(trace.calls) for trace in run.traces)
@@ -215,7 +206,7 @@ def _check_matched(run: Run, matching: Matching) -> None:
 def status(case: Case) -> tuple[str, str]:
     """How far the answer can be trusted, and why not further."""
     run = case.run
-    parts = len({item.component for item in across(run)[1]})
+    parts = len({item.component for item in run.clock})
     calls = len(case.program.arrive)
     open_calls = int((case.program.arrive_row < 0).sum())
     if parts > 1:

@@ -124,14 +124,9 @@ def timing(traces: Sequence[RankTrace], matching: Matching, clock: Sequence[Cloc
 
 def _eager(traces: Sequence[RankTrace], matching: Matching) -> Bool:
     """(rows,) sends of a CPU backend, which may be over before their receiver arrives."""
-    rows = matching.rows
-    out = np.zeros(len(rows), dtype=np.bool_)
-    for place, trace in enumerate(traces):
-        if trace.device_type == "cpu":
-            mine = np.flatnonzero(rows.trace == place)
-            sends = np.array([text == "send" for text in trace.names] + [False], dtype=np.bool_)
-            out[mine] = sends[trace.calls.op_id[rows.call[mine]]]
-    return out
+    return matching.per_row(
+        [trace.calls_of({"send"}) & (trace.device_type == "cpu") for trace in traces]
+    )
 
 
 def _single(values: Int64, instance: npt.NDArray[np.int32], size: int) -> Bool:

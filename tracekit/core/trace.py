@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
@@ -205,6 +206,11 @@ class RankTrace:
             return self.origins
         unknown = np.full(len(self.kernels), -1, dtype=np.int32)
         return Origins(unknown, unknown, unknown)
+
+    def calls_of(self, operations: Container[str]) -> npt.NDArray[np.bool_]:
+        """(calls,) mask of the calls of these operations."""
+        wanted = np.array([*(name in operations for name in self.names), False], dtype=np.bool_)
+        return wanted[self.calls.op_id]
 
     def statistic_steps(self) -> npt.NDArray[np.bool_]:
         """(steps,) mask of the steps to use in statistics: unflagged ones, or all if none is."""
